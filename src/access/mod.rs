@@ -1,6 +1,7 @@
 //! Rows: their look-up, visibility, and what protects a scan.
 
 pub mod altered;
+pub mod changes;
 pub mod fetch;
 pub mod hollow;
 pub mod index_lookup;

@@ -2,7 +2,7 @@
 
 use crate::access::ranges::rows::Row;
 use crate::access::tuple::{self, Author, Fresh};
-use crate::access::{hollow, looked, primary, ranges, visible};
+use crate::access::{changes, hollow, looked, primary, ranges, visible};
 use crate::pg::Tid;
 use crate::state::durable;
 use crate::state::errors::{ok, raise};
@@ -56,8 +56,23 @@ pub unsafe fn insert(rel: pg_sys::Relation, slots: &[*mut pg_sys::TupleTableSlot
     // SAFETY: `rel` is open and of ours; the slots are valid and of its row type (contract of this
     // function).
     unsafe {
-        slots.iter().for_each(|slot| insert_slot(rel, *slot, cid, 0));
+        for slot in slots {
+            changes::inserted(rel, insert_slot(rel, *slot, cid, 0));
+        }
         crate::pg::raw::pgstat_count_heap_insert(rel, slots.len() as i64);
+    }
+}
+
+/// Inserts the row of a slot into a table that will take another one's place. The row itself does
+/// not change, so logical decoding does not see it.
+///
+/// # Safety
+/// As for [`insert`].
+pub unsafe fn rewrite(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, cid: pg_sys::CommandId) {
+    // SAFETY: the contract of this function.
+    unsafe {
+        insert_slot(rel, slot, cid, 0);
+        crate::pg::raw::pgstat_count_heap_insert(rel, 1);
     }
 }
 
@@ -81,7 +96,12 @@ pub unsafe fn insert_speculative(
 }
 
 /// Inserts the row of a slot. `token`: of a speculative insert, or 0.
-unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, cid: u32, token: u32) {
+unsafe fn insert_slot(
+    rel: pg_sys::Relation,
+    slot: *mut pg_sys::TupleTableSlot,
+    cid: u32,
+    token: u32,
+) -> NonNull<Version> {
     // SAFETY: `rel` is open and of ours, and `slot` of its row type: contract of `insert`. The
     // version is ours alone until `t.insert` has it (INV-SIGNED). From then on our own write keeps
     // it.
@@ -112,6 +132,7 @@ unsafe fn insert_slot(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot, 
         (*slot).tts_tid = Tid::Record(r.no).item();
         (*slot).tts_tableOid = (*rel).rd_id;
         tuple::show(slot, version.as_ptr());
+        version
     }
 }
 
@@ -130,6 +151,7 @@ pub unsafe fn complete_speculative(rel: pg_sys::Relation, slot: *mut pg_sys::Tup
             if let Some(w) = t.last_write(r).and_then(|n| t.write(n)) {
                 let none = pg_sys::ItemPointerData::default();
                 (*tuple::header(w.version.as_ptr())).t_ctid = none;
+                changes::inserted(rel, w.version);
             }
         } else if !t.undo_insert(r) {
             let tomb = ok(t.new_tombstone(Successor { record: 0 }, None));
@@ -326,6 +348,7 @@ pub unsafe fn delete(
         visible::note_write(t, n, snapshot);
         ranges::note(rel, info, n, Row::Version(old.as_ptr()));
         pg_sys::pgstat_count_heap_delete(rel);
+        changes::deleted(rel, old);
         TM_Ok
     }
 }
@@ -446,6 +469,7 @@ pub unsafe fn update(
         (*slot).tts_tableOid = (*rel).rd_id;
         tuple::show(slot, version.as_ptr());
         crate::pg::compat::count_update(rel, !moves);
+        changes::updated(rel, old, version);
         TM_Ok
     }
 }
@@ -510,10 +534,12 @@ pub unsafe fn update_in_place(
         let place = tuple::place_of(t.e.region.nodes(), info, slot);
         let by = Author::of(t, cid, is_locked(r));
         let f = tuple::form(t, place, slot, by);
+        let version = f.version();
         put_in_place(rel, info, t, r, replaced, f, slot, cid, snapshot);
         (*slot).tts_tid = Tid::Record(r.no).item();
         (*slot).tts_tableOid = (*rel).rd_id;
         crate::pg::compat::count_update(rel, true);
+        changes::updated(rel, replaced.1, version);
         TM_Ok
     }
 }

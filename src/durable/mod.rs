@@ -5,6 +5,7 @@
 mod absorb;
 pub mod bulk;
 mod companion;
+mod decode;
 mod describe;
 mod files;
 pub mod images;
@@ -28,7 +29,7 @@ pub fn init() {
         rm_startup: Some(redo::startup),
         rm_cleanup: Some(redo::cleanup),
         rm_mask: None,
-        rm_decode: None,
+        rm_decode: Some(decode::decode),
     };
     // SAFETY: `_PG_init` of a preloaded library, so no WAL is read yet. PostgreSQL copies the
     // struct; name and functions live as long as the library.

@@ -55,7 +55,7 @@ pub unsafe extern "C-unwind" fn redo(reader: *mut pg_sys::XLogReaderState) {
         Record::Image { .. } => unsafe { replay.images(reader) },
         Record::Commit(commit) => replay.commit(&commit, at),
         Record::Reserve { storage, upto } => replay.append(storage, [Entry::high(upto)], at, 0),
-        Record::Round(_) => {}
+        Record::Round(_) | Record::Change(_) => {}
     });
 }
 

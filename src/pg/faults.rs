@@ -70,6 +70,10 @@ pub enum Fault {
     LeavesDirty,
     /// A process uses a table beside the change that a decided transaction has left.
     KeptIgnored,
+    /// Changes are decoded without the old row or its key.
+    OldKeyLeftOut,
+    /// Changes of other databases are decoded, too.
+    DecodesAll,
 }
 
 #[cfg(feature = "faults")]
@@ -80,7 +84,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 31] = [
+    const OURS: [(&str, Fault); 33] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),
@@ -112,6 +116,8 @@ mod switch {
         ("not_asleep", Fault::NotAsleep),
         ("leaves_dirty", Fault::LeavesDirty),
         ("kept_ignored", Fault::KeptIgnored),
+        ("old_key_left_out", Fault::OldKeyLeftOut),
+        ("decodes_all", Fault::DecodesAll),
     ];
     const ENGINE: [(&str, Engine); 22] = [
         ("no_validation", Engine::NoValidation),

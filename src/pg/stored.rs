@@ -22,6 +22,25 @@ pub fn parts(payload: &[u8]) -> [&[u8]; 2] {
     [&payload[..XMAX], &payload[REST..]]
 }
 
+/// The columns of a version's payload, with what says how they are laid out: what logical decoding
+/// gets of a row.
+#[inline]
+pub fn columns(payload: &[u8]) -> &[u8] {
+    &payload[REST..]
+}
+
+/// The bytes of a tuple whose [`columns`] these are.
+pub fn tuple_len(columns: &[u8]) -> usize {
+    REST + columns.len()
+}
+
+/// Writes a tuple with these [`columns`] to `to`, which has [`tuple_len`] bytes. The fields before
+/// them are 0.
+pub fn put_columns(columns: &[u8], to: &mut [u8]) {
+    to[..REST].fill(0);
+    to[REST..].copy_from_slice(columns);
+}
+
 /// Appends the stored form of a version's payload.
 pub fn pack(payload: &[u8], to: &mut Vec<u8>) {
     parts(payload).iter().for_each(|part| to.extend_from_slice(part));
@@ -57,5 +76,8 @@ mod unit {
         expected[4..18].fill(0);
         assert_eq!(back, expected);
         assert_eq!(unpacked_len(&row[..8]), None);
+        let mut tuple = vec![9; tuple_len(columns(&expected))];
+        put_columns(columns(&expected), &mut tuple);
+        assert_eq!((&tuple[..18], &tuple[18..]), (&[0; 18][..], &expected[18..]));
     }
 }

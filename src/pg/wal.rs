@@ -38,6 +38,21 @@ pub unsafe fn insert(op: Op, flags: u8, parts: &[&[u8]]) -> Lsn {
     }
 }
 
+/// Inserts a record that stands for itself, outside of a critical section, under the id of the
+/// running subtransaction, which gets one if it has none. An ERROR unwinds.
+pub fn log_alone(op: Op, parts: &[&[u8]]) {
+    // SAFETY: a transaction is running. The closure owns nothing; the parts outlive the insertion.
+    // An ERROR's clean-up forgets the record that was begun.
+    unsafe {
+        pg_sys::ffi::pg_guard_ffi_boundary(|| {
+            super::raw::GetCurrentTransactionId();
+            compat::begin_record();
+            parts.iter().for_each(|part| compat::register_data(part));
+            compat::insert_record(MANAGER, op as u8, WITH_ORIGIN);
+        });
+    }
+}
+
 /// The info byte and the main data of a record that is replayed or described.
 ///
 /// # Safety

@@ -74,6 +74,8 @@ struct Backend {
     /// holds (INV-HELD).
     held: usize,
     mixed: Touched,
+    /// It has its transaction id for the changes that it logs for decoding, and not for others.
+    xid_for_changes: bool,
     /// Of a READ ONLY transaction: may it be mixed?
     cut: Option<mixed::Cut>,
     /// Of a transaction that is sampled: statements of the client that used tables of ours, and
@@ -144,6 +146,7 @@ fn new_backend() -> &'static mut Backend {
             last_locked: None,
             held: 0,
             mixed: Touched::default(),
+            xid_for_changes: false,
             cut: None,
             round_trips: 0,
             statement_at: 0,
@@ -389,6 +392,11 @@ pub fn note_statement() {
     }
 }
 
+/// The transaction is about to log a change for decoding, by which it may get its transaction id.
+pub fn note_change() {
+    backend().xid_for_changes |= !PG.has_written();
+}
+
 /// What a serializable transaction has touched.
 pub fn touched() -> &'static mut Touched {
     &mut backend().mixed
@@ -418,7 +426,7 @@ fn end_transaction(b: &mut Backend) {
         b.locked.clear();
     }
     (b.last_write, b.last_locked) = (None, None);
-    (b.mixed, b.cut) = (Touched::default(), None);
+    (b.mixed, b.cut, b.xid_for_changes) = (Touched::default(), None, false);
     tags::end_transaction();
     import::end_transaction();
     lists::end_transaction();

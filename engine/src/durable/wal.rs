@@ -5,9 +5,11 @@
 //! one entry to the journal for each item and cuts nothing.
 
 mod build;
+mod change;
 mod describe;
 
 pub use build::{image, reserve, Builder, FULL};
+pub use change::{Action, Change, Old};
 pub use describe::{describe, identify};
 
 use super::bytes::Bytes;
@@ -44,11 +46,13 @@ pub enum Op {
     Image = 0x30,
     /// A round of the checkpointer's companion is complete.
     Round = 0x40,
+    /// A row was changed: for logical decoding alone.
+    Change = 0x90,
 }
 
 impl Op {
     /// All of them.
-    pub const ALL: [Op; 5] = [Op::Commit, Op::XCommit, Op::Reserve, Op::Image, Op::Round];
+    pub const ALL: [Op; 6] = [Op::Commit, Op::XCommit, Op::Reserve, Op::Image, Op::Round, Op::Change];
 
     /// The operation of an info byte.
     pub fn of_info(info: u8) -> Result<Op, Malformed> {
@@ -63,6 +67,7 @@ impl Op {
             Op::Reserve => c"RESERVE",
             Op::Image => c"IMAGE",
             Op::Round => c"ROUND",
+            Op::Change => c"CHANGE",
         }
     }
 }
@@ -176,6 +181,8 @@ pub enum Record<'a> {
     },
     /// [`Op::Round`].
     Round(Round),
+    /// [`Op::Change`].
+    Change(Change<'a>),
 }
 
 /// The end of a round.
@@ -214,6 +221,7 @@ impl<'a> Record<'a> {
                 Record::Image { kind, entries }
             }
             Op::Round => Record::Round(Round::parse(bytes)?),
+            Op::Change => Record::Change(Change::parse(bytes)?),
         })
     }
 }

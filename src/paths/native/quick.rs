@@ -21,7 +21,7 @@ use super::row;
 use super::table::{self, Table};
 use super::{moment, Call, Column};
 use crate::access::lookup::{self, Found, Key};
-use crate::access::{mixture, primary, ranges, tuple};
+use crate::access::{changes, mixture, primary, ranges, tuple};
 use crate::pg::{self, compat};
 use crate::state::{rel, xact};
 use pgrx::pg_sys::{self, Datum};
@@ -164,6 +164,7 @@ impl Target<'_> {
             // No statement has made this write: none looks for what was before.
             *xact::last_write() = None;
             compat::count_update(rel, true);
+            changes::updated(rel, old, new);
             Some(())
         }
     }

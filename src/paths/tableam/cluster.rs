@@ -84,7 +84,7 @@ unsafe fn copy(old: pg_sys::Relation, new: pg_sys::Relation, index: pg_sys::Rela
         while pg_sys::index_getnext_slot(scan, pg_sys::ScanDirection::ForwardScanDirection, from) {
             pgrx::check_for_interrupts!();
             fill(from, to);
-            crate::access::write::insert(new, &[to], cid);
+            crate::access::write::rewrite(new, to, cid);
             rows += 1;
             if rows % REPORT == 0 {
                 copied(rows);

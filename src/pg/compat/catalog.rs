@@ -75,6 +75,17 @@ pub unsafe fn has_virtual_columns(desc: pg_sys::TupleDesc) -> bool {
     }
 }
 
+/// The columns of the index that is a table's replica identity, as [`indexed_columns`] has them. A
+/// copy; empty if there is none.
+///
+/// # Safety
+/// An open relation.
+pub unsafe fn identity_columns(rel: pg_sys::Relation) -> *mut pg_sys::Bitmapset {
+    let kind = pg_sys::IndexAttrBitmapKind::INDEX_ATTR_BITMAP_IDENTITY_KEY;
+    // SAFETY: `rel` is open (contract of this function).
+    unsafe { pg_sys::RelationGetIndexAttrBitmap(rel, kind) }
+}
+
 /// Columns that an update may not change in place, because an index has them (in a key, included,
 /// in an expression or a predicate): numbers minus `FirstLowInvalidHeapAttributeNumber`. The
 /// caller's to free.

@@ -27,6 +27,7 @@
 //! | numbers of AddinShmemInitLock and ProcArrayLock | `process` |
 //! | entries of pg_stat_activity (16); an ERROR's clean-up in a worker (16, 18) | `process` |
 //! | arguments of XLogRegisterData have other types (17, 18) | `wal` |
+//! | tuples of the reorder buffer have no struct of their own (17); functions that allocate have other names (18) | `decoding` |
 //! | walkers of trees are named `_impl` (16); names and arrays' lengths have more arguments (16, 17); lc_collate_is_c is a field (18) | `nodes` |
 //! | index_beginscan has one argument more (18), RelationGetPrimaryKeyIndex too (18) | `executor`, `catalog` |
 //! | IndexVacuumInfo.heaprel (16); VACOPT bits (16); relation statistics and their report (18) | `maintenance` |
@@ -51,6 +52,7 @@
 pub mod buffers;
 mod callbacks;
 mod catalog;
+mod decoding;
 mod executor;
 mod maintenance;
 mod nbtree;
@@ -65,10 +67,11 @@ mod wal;
 
 pub use callbacks::{add_to_bitmap, explain_query, routine, set_tid_bounds, without_prefetch, Callbacks};
 pub use catalog::{
-    attribute, cached_offset, column_rights, has_virtual_columns, indexed_columns, key_columns, may_call,
-    may_create_databases, owns_database, owns_function, owns_relation, owns_schema_or_database, primary_key_index,
-    relation_rights,
+    attribute, cached_offset, column_rights, has_virtual_columns, identity_columns, indexed_columns, key_columns,
+    may_call, may_create_databases, owns_database, owns_function, owns_relation, owns_schema_or_database,
+    primary_key_index, relation_rights,
 };
+pub use decoding::{Decoding, Kind};
 pub use executor::{
     add_processed, begin_guarded_index_scan, begin_index_scan, check_constraints, clear_processed, has_rights,
     init_run, insert_index_entries, Tables,

@@ -17,7 +17,7 @@ mod raw {
 /// Begins a record. Its buffers are registered next, if it has some, and then its data.
 ///
 /// # Safety
-/// In a critical section. No other record is begun.
+/// In a critical section, or under the bindings' guard. No other record is begun.
 #[inline]
 pub unsafe fn begin_record() {
     // SAFETY: the contract of this function.
@@ -27,18 +27,18 @@ pub unsafe fn begin_record() {
 /// Adds main data to the record. PostgreSQL has room for 20 parts.
 ///
 /// # Safety
-/// In a critical section, with a record begun. The data stays where it is until the record is
-/// inserted.
+/// In a critical section, or under the bindings' guard, with a record begun. The data stays where
+/// it is until the record is inserted.
 #[inline]
 pub unsafe fn register_data(data: &[u8]) {
     // SAFETY: the contract of this function. A record is below 1 GB, so its length fits.
     unsafe { raw::XLogRegisterData(data.as_ptr().cast(), data.len() as u32) };
 }
 
-/// Inserts the record. Returns where it ends. Allocates nothing.
+/// Inserts the record. Returns where it ends. Allocates nothing in a critical section.
 ///
 /// # Safety
-/// In a critical section, with a record begun.
+/// In a critical section, or under the bindings' guard, with a record begun.
 #[inline]
 pub unsafe fn insert_record(manager: u8, info: u8, flags: u8) -> pg_sys::XLogRecPtr {
     // SAFETY: the contract of this function.

@@ -116,11 +116,18 @@ pub unsafe fn cut(s: pg_sys::Snapshot, csn: Csn) -> Option<Cut> {
     })
 }
 
+/// Has it changed heap, or a catalog? A transaction with an id counts as such, unless the id is for
+/// changes of ours, which are decoded. Statements over heap are seen by the executor's hooks in any
+/// case, but for those of a worker that replays an origin.
+fn has_written_elsewhere(b: &Backend) -> bool {
+    PG.has_written() && (!b.xid_for_changes || wal::has_origin())
+}
+
 /// Is the transaction, which is about to commit or to be prepared, a mixed one that may have
-/// written? What has a transaction id has changed heap, or a catalog.
+/// written?
 pub(super) fn is_mixed(b: &Backend) -> bool {
     match b.mode {
-        Some(Mode::Serializable) => b.mixed.mixed || b.mixed.ours && is_wanted() && PG.has_written(),
+        Some(Mode::Serializable) => b.mixed.mixed || b.mixed.ours && is_wanted() && has_written_elsewhere(b),
         Some(Mode::SerializableReadOnly) if b.mixed.ours && is_wanted() && PG.has_written() => {
             if compat::serializable_standing() == Standing::Writer {
                 begin_read_only(b.cut);

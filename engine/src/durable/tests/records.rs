@@ -1,7 +1,7 @@
 use super::*;
 use crate::durable::wal::{
-    describe, identify, image, reserve, Builder, Commit, Head, ImageKind, Op, Record, Round, RoundKind, FULL,
-    TABLES_MAX,
+    describe, identify, image, reserve, Action, Builder, Change, Commit, Head, ImageKind, Old, Op, Record, Round,
+    RoundKind, FULL, TABLES_MAX,
 };
 use crate::durable::{Malformed, Storage};
 
@@ -198,6 +198,53 @@ fn the_other_records_round_trip() {
     assert!(!reads_or_not(Op::Reserve as u8, &reserve(at, u32::MAX)), "above all records");
 }
 
+fn encoded(change: &Change) -> Vec<u8> {
+    let [new, old] = change.rows();
+    [&change.head(), new, old].concat()
+}
+
+#[test]
+fn changes_of_rows_round_trip() {
+    let mut r = Random(14);
+    for n in 0..300 {
+        let (new, old) = (r.bytes(5 + n % 40), r.bytes(5 + n % 7));
+        let action = *r.pick(&[Action::Insert, Action::Update, Action::Delete]);
+        let old = match (action, n % 3) {
+            (Action::Insert, _) | (_, 0) => Old::Nothing,
+            (_, 1) => Old::Key(&old),
+            _ => Old::Whole(&old),
+        };
+        let new = (action != Action::Delete).then_some(&new[..]);
+        let change = Change { storage: storage(&mut r), action, new, old };
+        let data = encoded(&change);
+        assert!(matches!(Record::parse(Op::Change, &data), Ok(Record::Change(found)) if found == change));
+        for cut in 0..data.len() {
+            assert!(!reads_or_not(Op::Change as u8, &data[..cut]));
+        }
+        let longer: Vec<u8> = data.iter().copied().chain([0]).collect();
+        assert!(!reads_or_not(Op::Change as u8, &longer), "bytes follow it");
+    }
+}
+
+#[test]
+fn changes_that_cannot_be_are_errors() {
+    let storage = Storage { tablespace: 1, database: 2, number: 3 };
+    let bad = [
+        Change { storage, action: Action::Insert, new: None, old: Old::Nothing },
+        Change { storage, action: Action::Insert, new: Some(&[0; 9]), old: Old::Key(&[0; 9]) },
+        Change { storage, action: Action::Update, new: Some(&[0; 4]), old: Old::Nothing },
+        Change { storage, action: Action::Update, new: Some(&[0; 9]), old: Old::Whole(&[0; 4]) },
+        Change { storage, action: Action::Delete, new: Some(&[0; 9]), old: Old::Nothing },
+        Change { storage, action: Action::Delete, new: None, old: Old::Key(&[]) },
+    ];
+    for change in bad {
+        assert!(!reads_or_not(Op::Change as u8, &encoded(&change)), "{change:?}");
+    }
+    let mut none = encoded(&Change { storage, action: Action::Delete, new: None, old: Old::Nothing });
+    none[12] = 4;
+    assert!(!reads_or_not(Op::Change as u8, &none), "no known action");
+}
+
 #[test]
 fn records_are_described_in_words() {
     let (mut b, table) = (Builder::new(), Storage { tablespace: 1663, database: 5, number: 16384 });
@@ -217,6 +264,9 @@ fn records_are_described_in_words() {
     assert_eq!(describe(0x30, &image(ImageKind::Round, 5)), "round; 5 entries");
     let round = Round { redo: 1 << 32 | 0xAB, clock: 3, token: 4, time: 5, kind: RoundKind::Checkpoint };
     assert_eq!(describe(0x40, &round.encode()), "checkpoint; redo 1/AB; clock 3; token 4; time 5");
+    let change = Change { storage: table, action: Action::Update, new: Some(&[0; 9]), old: Old::Key(&[0; 7]) };
+    let text = "update; rel 1663/5/16384; new row 9 bytes; old key 7 bytes";
+    assert_eq!(describe(0x90, &encoded(&change)), text);
     assert_eq!(describe(0xF0, &[]), "cannot be read: a record of no known kind");
     assert_eq!((identify(0x1F), identify(0xF0)), (Some(c"XCOMMIT"), None));
     assert_eq!(Op::of_info(0xF0), Err(Malformed("a record of no known kind")));

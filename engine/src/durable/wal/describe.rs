@@ -32,6 +32,7 @@ pub fn describe(info: u8, data: &[u8]) -> String {
             r.token,
             r.time
         ),
+        Ok(Record::Change(change)) => change.put(&mut text),
         Err(why) => write!(text, "cannot be read: {why}"),
     };
     text
