@@ -28,6 +28,7 @@ pub mod platform;
 pub mod primitive;
 pub mod protocol;
 pub mod range;
+pub mod recent;
 pub mod record;
 pub mod retire;
 pub mod save;

@@ -45,9 +45,12 @@ pub struct Seen<'a> {
     pub upto: Csn,
     /// All commits up to here were done then.
     pub floor: Csn,
-    /// Commits up to `upto` that were not done then.
+    /// Commits up to `upto` that were not done then. They ascend if there are more than [`SHORT`].
     pub excluded: &'a [Csn],
 }
+
+/// A list up to this length is looked through one by one.
+pub const SHORT: usize = 16;
 
 impl Seen<'static> {
     /// All commits up to `csn`, done or not.
@@ -61,7 +64,14 @@ impl Seen<'_> {
     /// Does it see the commit with this CSN?
     #[inline]
     pub fn sees(&self, csn: Csn) -> bool {
-        csn <= self.floor || csn <= self.upto && !self.excluded.contains(&csn)
+        csn <= self.floor || csn <= self.upto && !self.excludes(csn)
+    }
+    #[inline]
+    fn excludes(&self, csn: Csn) -> bool {
+        if self.excluded.len() <= SHORT {
+            return self.excluded.contains(&csn);
+        }
+        self.excluded.binary_search(&csn).is_ok()
     }
     /// A copy that can be kept.
     pub fn keep(&self) -> Kept {

@@ -1,10 +1,10 @@
 //! Changes of rows for logical decoding, one WAL record for each, at the moment of the write. The
 //! record of a commit would not do: it has the last version of each row alone.
 //!
-//! **INV-CHANGES**: With `wal_level` logical each insert, update and delete of a row of a permanent
-//! table inserts one record into WAL, under the id of its subtransaction, before the next write of
-//! the session. The record has the old row, or its key, as heap's would (replica identity). So the
-//! changes of a transaction that commits are decoded as the same statements on heap.
+//! **INV-CHANGES**: Each insert, update and delete of a row of a permanent table inserts one record
+//! into WAL, if `wal_level` is logical. It does so before the session's next write, under the id of
+//! its subtransaction. The record has what heap's would have of the old row (replica identity). So
+//! the changes of a committed transaction are decoded as those of the same statements on heap.
 
 use crate::access::tuple;
 use crate::pg::errors::complain;

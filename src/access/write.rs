@@ -57,7 +57,7 @@ pub unsafe fn insert(rel: pg_sys::Relation, slots: &[*mut pg_sys::TupleTableSlot
     // function).
     unsafe {
         for slot in slots {
-            changes::inserted(rel, insert_slot(rel, *slot, cid, 0));
+            changes::inserted(rel, insert_slot(rel, *slot, cid, 0)); // INV-CHANGES
         }
         crate::pg::raw::pgstat_count_heap_insert(rel, slots.len() as i64);
     }

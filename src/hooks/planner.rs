@@ -77,7 +77,9 @@ unsafe fn may_have_workers(root: *mut pg_sys::PlannerInfo, info: *mut pg_sys::Re
     unsafe {
         let alone = (*root).simple_rel_array_size <= 2;
         let small = (*info).pages < pg_sys::min_parallel_table_scan_size as u32;
-        (!pg::is_serializable() || pg_sys::XactReadOnly) && !(alone && small)
+        let may = !pg::is_serializable() || pg_sys::XactReadOnly;
+        // The list of what a copy leaves out may be too long for workers.
+        may && !(alone && small) && !xact::copies::has_begun()
     }
 }
 

@@ -95,7 +95,7 @@ unsafe extern "C-unwind" fn process(
     // SAFETY: `pstmt` is a utility statement (contract of ProcessUtility_hook). The calls may
     // raise: nothing that needs a drop is alive in this frame.
     unsafe {
-        let decides = ends_prepared((*pstmt).utilityStmt);
+        let (decides, begins) = (ends_prepared((*pstmt).utilityStmt), begins_block((*pstmt).utilityStmt));
         if concerns_us((*(*pstmt).utilityStmt).type_) {
             process_ours(pstmt, query, read_only, context, params, env, dest, completion);
         } else {
@@ -104,6 +104,9 @@ unsafe extern "C-unwind" fn process(
         }
         if decides {
             xact::prepared::finish_after_command();
+        }
+        if begins {
+            xact::copies::begin_after_command();
         }
         xact::parallel::end_build();
         xact::note_end_of_statement();
@@ -122,6 +125,19 @@ unsafe fn ends_prepared(s: *mut pg_sys::Node) -> bool {
         (*s).type_ == NodeTag::T_TransactionStmt
             && [TRANS_STMT_COMMIT_PREPARED, TRANS_STMT_ROLLBACK_PREPARED]
                 .contains(&(*s.cast::<pg_sys::TransactionStmt>()).kind)
+    }
+}
+
+/// Is it BEGIN?
+///
+/// # Safety
+/// A utility statement.
+unsafe fn begins_block(s: *mut pg_sys::Node) -> bool {
+    use pg_sys::TransactionStmtKind::{TRANS_STMT_BEGIN, TRANS_STMT_START};
+    // SAFETY: a node (contract of this function), of a kind that its tag says.
+    unsafe {
+        (*s).type_ == NodeTag::T_TransactionStmt
+            && [TRANS_STMT_BEGIN, TRANS_STMT_START].contains(&(*s.cast::<pg_sys::TransactionStmt>()).kind)
     }
 }
 

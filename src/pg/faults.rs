@@ -74,6 +74,8 @@ pub enum Fault {
     OldKeyLeftOut,
     /// Changes of other databases are decoded, too.
     DecodesAll,
+    /// The first copy of a table shows commits that its changes bring again.
+    CopiesTooMuch,
 }
 
 #[cfg(feature = "faults")]
@@ -84,7 +86,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 33] = [
+    const OURS: [(&str, Fault); 34] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),
@@ -118,6 +120,7 @@ mod switch {
         ("kept_ignored", Fault::KeptIgnored),
         ("old_key_left_out", Fault::OldKeyLeftOut),
         ("decodes_all", Fault::DecodesAll),
+        ("copies_too_much", Fault::CopiesTooMuch),
     ];
     const ENGINE: [(&str, Engine); 22] = [
         ("no_validation", Engine::NoValidation),

@@ -53,7 +53,10 @@ fn is_at_repeatable_read() -> bool {
     if seen.transaction == transaction {
         return seen.serializable;
     }
-    let serializable = SERIALIZABLE_AT.get() == SerializableAt::RepeatableRead;
+    // A WAL sender's one snapshot is PostgreSQL's (INV-COPY).
+    // SAFETY: a variable of this process, which its start has set.
+    let is_sender = unsafe { pg_sys::am_walsender };
+    let serializable = !is_sender && SERIALIZABLE_AT.get() == SerializableAt::RepeatableRead;
     SEEN.set(Seen { transaction, serializable });
     serializable
 }

@@ -347,8 +347,9 @@ impl Platform for Pg {
         xact::give_up(tag);
     }
     fn quiescent(&self, slot: SlotId) -> bool {
-        // The coordinator has no snapshot, but pins what it looks at.
-        slots::has_no_snapshot(slot) && !worker::is_slot(slot)
+        // The coordinator has no snapshot, but pins what it looks at. So does a WAL sender that is
+        // about to copy.
+        slots::has_no_snapshot(slot) && !worker::is_slot(slot) && !xact::copies::keeps(slot)
     }
     fn compare_keys(&self, order: u32, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
         let _inside = Inside::enter();

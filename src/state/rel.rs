@@ -172,6 +172,7 @@ unsafe fn build(rel: pg_sys::Relation) -> &'static RelInfo {
     unsafe {
         let key = compat::storage_key(&compat::storage_of(rel));
         let table = table_of(rel);
+        xact::copies::check_table(table, || crate::pg::text::read((*(*rel).rd_rel).relname.data.as_ptr()));
         note_name(rel, table);
         let natts = (*(*rel).rd_att).natts as usize;
         let partkey = PartKey::parse(rel, table.map());

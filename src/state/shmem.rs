@@ -108,6 +108,7 @@ unsafe extern "C-unwind" fn request() {
         pg_sys::RequestAddinShmemSpace(crate::state::slots::size());
         pg_sys::RequestAddinShmemSpace(crate::state::counters::size());
         pg_sys::RequestAddinShmemSpace(crate::state::xact::mixed::size());
+        pg_sys::RequestAddinShmemSpace(crate::state::xact::copies::size());
         pg_sys::RequestAddinShmemSpace(crate::state::stop::size());
         pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), 3);
     }
@@ -177,6 +178,7 @@ unsafe extern "C-unwind" fn startup() {
         crate::state::slots::startup();
         crate::state::counters::startup();
         crate::state::xact::mixed::startup();
+        crate::state::xact::copies::startup();
         crate::state::stop::startup();
         pg_sys::LWLockRelease(lock);
         let Some(engine) = engine else { error!("mixedcc could not set up its shared memory") };

@@ -15,6 +15,7 @@ use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::collections::HashMap;
 
+pub mod copies;
 pub mod depends;
 pub mod groups;
 mod held;
@@ -514,6 +515,7 @@ pub fn prepared() -> bool {
 
 /// The transaction has ended in some way.
 pub fn forget() {
+    copies::end_transaction();
     order::end_transaction();
     rel::forget_use();
     REPORT.set(false);

@@ -59,8 +59,8 @@ def relation(message):
 
 
 def outputs(connection, slot, publication, version=3, **options):
-    """pgoutput's messages, without numbers of transactions, positions, times and OIDs. A transaction
-    that was streamed is shown at its end, as if it had not been, without what was undone."""
+    """pgoutput's messages, without numbers of transactions, positions, times and OIDs. A streamed
+    transaction is shown at its end, as if it had not been streamed, without what was undone."""
     options = {"proto_version": str(version), "publication_names": publication, **options}
     pairs = list(itertools.chain(*options.items()))
     marks = ", %s" * len(pairs)

@@ -149,9 +149,13 @@ impl Engine {
         }
     }
 
-    /// Shows a snapshot to the transactions that `to` names. Without memory it cannot be adopted.
+    /// Shows a snapshot to the transactions that `to` names. Without memory, or room for its list,
+    /// it cannot be adopted.
     pub fn show(&self, slot: SlotId, seen: Seen<'_>, to: Adopter) {
         let s = &self.slots[slot as usize];
+        if seen.excluded.len() > self.slots.len() {
+            return self.hide(slot);
+        }
         if !seen.excluded.is_empty() || !s.shown.load(Ordering::Relaxed).is_null() {
             let Ok(shown) = self.shown(slot) else { return };
             // SAFETY: `shown` has made it for this number of slots.

@@ -100,9 +100,9 @@ impl Decoding {
     /// one. Rows are their columns ([`stored::columns`]).
     pub fn queue(&self, key: [u32; 3], kind: Kind, new: Option<&[u8]>, old: Option<&[u8]>) {
         use pg_sys::ReorderBufferChangeType::*;
-        // SAFETY: as in `note_transaction`. The change is zeroed memory of the reorder buffer's, and
-        // its own from `ReorderBufferQueueChange` on; an ERROR before that ends the decoding, and
-        // frees the reorder buffer with all its memory.
+        // SAFETY: as in `note_transaction`. The change is zeroed memory of the reorder buffer,
+        // which has it from `ReorderBufferQueueChange` on. An ERROR before that ends the decoding,
+        // and frees the reorder buffer with all its memory.
         unsafe {
             let reorder = (*self.context).reorder;
             #[cfg(not(feature = "pg18"))]

@@ -13,7 +13,7 @@ use crate::pg::wal;
 use crate::state::platform::PG;
 use crate::state::shmem;
 use crate::state::stop::{self, reach};
-use crate::state::xact::{self, depends, mixed};
+use crate::state::xact::{self, copies, depends, mixed};
 use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::durable::wal::{Builder, Head, Op, Record, TABLES_MAX};
 use mixedcc_engine::durable::window::log;
@@ -67,6 +67,12 @@ impl Commit {
     /// transaction id.
     pub fn before_commit(&mut self, t: &mut Txn, mixed: bool) -> Result<(), Error> {
         self.mixed = mixed;
+        self.before_any(t)?;
+        copies::note_commit_of(t); // INV-COPY
+        Ok(())
+    }
+
+    fn before_any(&mut self, t: &mut Txn) -> Result<(), Error> {
         if t.has_writes() && t.durable_writes().next().is_some() {
             return self.before_logged(t);
         }

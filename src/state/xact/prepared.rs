@@ -32,7 +32,7 @@
 //! transaction that it ends, and not of the next one of the slot.
 
 use super::tags::owned_by;
-use super::{backend, has_backend, kept, mixed, order, pending, Mode};
+use super::{backend, copies, has_backend, kept, mixed, order, pending, Mode};
 use crate::pg::errors::{complain, unsupported};
 use crate::pg::faults::{self, Fault};
 use crate::pg::{compat, wal};
@@ -58,6 +58,7 @@ pub fn before() {
         }
         let b = backend();
         if is_kept(&b.txn) {
+            refuse_to_apply();
             take_spare();
             if let Err(e) = b.commit.before_prepare(&mut b.txn, keep_tables) {
                 raise(e);
@@ -92,6 +93,18 @@ fn refuse() -> Vec<KeptChange> {
             "Use COMMIT, or change them once.",
         )
     })
+}
+
+/// A subscription with two_phase prepares what it applies. After a restart the tables would sleep
+/// until it has applied the end (INV-ASLEEP), and it would wait for them before it comes to that.
+fn refuse_to_apply() {
+    // SAFETY: reads a variable of this process.
+    if unsafe { pg_sys::IsLogicalWorker() } && rel::used_permanent().next().is_some() {
+        unsupported(
+            "a subscription cannot prepare transactions over permanent mixedcc tables",
+            "Create it with two_phase = off: it applies them when they are committed.",
+        );
+    }
 }
 
 /// The permanent tables whose rows it has written or locked, and those that it has read if what it
@@ -217,6 +230,7 @@ fn finish(e: Engine, slot: SlotId) {
     wal::critical(|| {
         if committed {
             t.decide_prepared();
+            copies::note_commit(t.csn(), u32::from(xid).into());
             commit::mark_prepared(&t, slot);
             t.publish(&PG);
         } else {

@@ -9,7 +9,7 @@
 //! commands that build or check indexes. All code that uses the engine asks `platform::is_outside`,
 //! or calls `platform::outside`, before; that wakes the transaction.
 
-use super::{backend, has_backend, parallel, Backend, Mode};
+use super::{backend, copies, has_backend, parallel, Backend, Mode};
 use crate::pg::guc::PRUNE_VERSIONS;
 use crate::pg::local::Local;
 use crate::state::platform;
@@ -64,6 +64,7 @@ fn may_rest(b: &Backend) -> bool {
         && b.read_csn != 0
         && b.txn.is_active()
         && BUSY.get() == 0
+        && !copies::has_begun()
         && b.pending.is_empty()
 }
 

@@ -1,10 +1,10 @@
 //! What PostgreSQL's snapshots see of our tables, in fields that MVCC snapshots do not use.
 
-use super::{backend, lists, mixed, mode, prepared, rests, txn, Mode};
+use super::{backend, copies, lists, mixed, mode, prepared, rests, txn, Mode};
 use crate::state::errors::ok;
 use crate::state::platform::PG;
 use mixedcc_engine::csn::{Csn, SlotId};
-use mixedcc_engine::open::{Kept, Seen};
+use mixedcc_engine::open::{Kept, Seen, SHORT};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::shared::Adopter;
 use mixedcc_engine::Engine;
@@ -21,7 +21,7 @@ unsafe fn fix_snapshot(snapshot: pg_sys::Snapshot) {
     }
     // SAFETY: `snapshot` is valid (contract of this function).
     unsafe {
-        let kept = take(snapshot);
+        let kept = copies::take(snapshot, txn()).unwrap_or_else(|| take(snapshot));
         if mode() == Mode::SerializableReadOnly {
             backend().cut = mixed::cut(snapshot, kept.upto);
         }
@@ -50,7 +50,11 @@ unsafe fn take(s: pg_sys::Snapshot) -> Kept {
     }
     let e = t.e;
     // SAFETY: `s` is valid (contract of this function).
-    let excluded = list.into_iter().filter(|of| !unsafe { has_ended(&e, *of, s) }).map(|(csn, _)| csn).collect();
+    let mut excluded: Vec<Csn> =
+        list.into_iter().filter(|of| !unsafe { has_ended(&e, *of, s) }).map(|(csn, _)| csn).collect();
+    if excluded.len() > SHORT {
+        excluded.sort_unstable();
+    }
     Kept { upto, floor, excluded }
 }
 

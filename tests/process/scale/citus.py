@@ -198,7 +198,7 @@ def moves():
         equal(f"citus: {table}: and is mixedcc's", (methods(table), total(table)), ({"mixedcc"}, before))
         query(cluster.boss, "CALL citus_cleanup_orphaned_resources()")
         logical = attempt(cluster.boss, move.format(number, other.home, home.home, "force_logical"))
-        # A publication of a mixedcc table sends no changes; PostgreSQL has none of unlogged tables.
+        # Citus would copy by an exported snapshot. Unlogged tables cannot be published at all.
         equal(f"citus: {table}: a move by logical replication is refused", logical, {"kept": "0A000", "fast": "22023"}[table])
         equal(f"citus: {table}: nothing is lost by it", (methods(table), total(table)), ({"mixedcc"}, before))
         query(cluster.boss, f"SELECT isolate_tenant_to_new_shard('{table}', 9, shard_transfer_mode := 'block_writes')")

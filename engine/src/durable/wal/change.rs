@@ -1,8 +1,8 @@
 //! Changes of rows for logical decoding ([`Op::Change`]). They are no state: redo passes over them.
 //!
-//! Main data: the storage, the action (u8), what the old row has (u8), u16 0, the lengths of the new
-//! and of the old row (u32 each), the new row, the old row. A row is what a version's payload has
-//! from `t_infomask2` on.
+//! Main data: the storage; the action (u8); what there is of the old row (u8); u16 0; the lengths
+//! of the new and of the old row (u32 each). Then come the new row and the old one. A row is what a
+//! version's payload has from `t_infomask2` on.
 
 use super::require;
 use crate::durable::bytes::Bytes;

@@ -1,0 +1,409 @@
+#!/usr/bin/python3
+"""Publications of permanent mixedcc tables, and subscriptions into them: first copies under load,
+crashes of both servers, streamed and prepared transactions. In the end both servers have the same
+rows. A copy shows exactly what a heap table shows by the same snapshot."""
+
+import argparse
+import contextlib
+import random
+import threading
+import time
+
+import psycopg2
+import psycopg2.errors
+
+from lib import clusters
+from lib.common import RETRY, check, equal, main, must_be_found, query, seconds, value, wait_until
+
+SETTINGS = {"wal_level": "logical", "max_prepared_transactions": "20", "max_replication_slots": "20", "max_wal_senders": "20",
+            "wal_retrieve_retry_interval": "200ms", "logical_decoding_work_mem": "64kB", "wal_receiver_timeout": "10s",
+            "max_sync_workers_per_subscription": "2"}
+ROWS = 300
+
+
+def new_server(method):
+    cluster = clusters.Cluster.new(**SETTINGS, default_table_access_method="heap")
+    cluster.start()
+    cluster.ask("CREATE EXTENSION mixedcc; SELECT 1")
+    boss = cluster.connect()
+    query(boss, f"ALTER DATABASE postgres SET default_table_access_method = {method}")
+    boss.close()
+    return cluster
+
+
+TABLES = """
+CREATE TABLE keyed (id int PRIMARY KEY, v int, s text);
+CREATE TABLE bag (n int, s text);
+ALTER TABLE bag REPLICA IDENTITY FULL;
+CREATE TABLE indexed (id int NOT NULL, k text NOT NULL, v int);
+CREATE UNIQUE INDEX indexed_k ON indexed (k);
+ALTER TABLE indexed REPLICA IDENTITY USING INDEX indexed_k;
+CREATE TABLE filtered (id int PRIMARY KEY, v int, hidden text);
+"""
+NAMES = ("keyed", "bag", "indexed")
+
+
+class Load:
+    """Sessions that write as long as they are told to. Those of a server that has crashed go on
+    when it is back."""
+
+    def __init__(self, cluster, seed, sessions=3, both=False):
+        self.cluster, self.both, self.stops = cluster, both, threading.Event()
+        self.errors, self.done = [], 0
+        self.threads = [threading.Thread(target=self.run, args=(random.Random(seed * 100 + n), n)) for n in range(sessions)]
+        for thread in self.threads:
+            thread.start()
+
+    def stop(self):
+        self.stops.set()
+        for thread in self.threads:
+            thread.join()
+        if self.errors:
+            raise RuntimeError(f"the load has failed: {self.errors[0]!r}")
+        return self.done
+
+    def run(self, draw, number):
+        session, count = None, 0
+        while not self.stops.is_set():
+            count += 1
+            try:
+                if session is None:
+                    session = self.cluster.connect()
+                self.transaction(session, draw, f"{number}-{count}-{time.time_ns()}")
+                self.done += 1
+            except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
+                if error.pgcode in (*RETRY, "57P03", "55P03"):
+                    with contextlib.suppress(psycopg2.Error):
+                        query(session, "ROLLBACK")
+                    continue
+                session = None
+                time.sleep(0.1)
+            except psycopg2.Error as error:
+                if error.pgcode is None:
+                    session = None  # the server has crashed
+                elif error.pgcode in (*RETRY, "23505", "25P02", "42704"):
+                    with contextlib.suppress(psycopg2.Error):
+                        query(session, "ROLLBACK")
+                else:
+                    self.errors.append(error)
+                    return
+        if session:
+            session.close()
+
+    def statement(self, draw):
+        key, v = draw.randint(1, ROWS), draw.randint(0, 999)
+        found = draw.choice((
+            f"UPDATE keyed SET v = v + 1 WHERE id = {key}",
+            f"UPDATE keyed SET s = repeat('{v}', {draw.randint(1, 60)}) WHERE id = {key}",
+            f"DELETE FROM keyed WHERE id = {key}",
+            f"INSERT INTO keyed VALUES ({key}, {v}, 'new') ON CONFLICT (id) DO UPDATE SET v = excluded.v",
+            f"UPDATE keyed SET id = {draw.randint(1, ROWS)} WHERE id = {key}",
+            f"INSERT INTO bag VALUES ({v}, 'bag'), ({v}, 'bag')",
+            f"INSERT INTO bag SELECT {v}, 'many' FROM generate_series(1, 3)",
+            f"DELETE FROM bag WHERE n = {v}",
+            f"INSERT INTO indexed VALUES ({v}, '{key}', 1) ON CONFLICT DO NOTHING",
+            f"UPDATE indexed SET k = '{draw.randint(1, ROWS)}' WHERE k = '{key}'",
+            f"UPDATE indexed SET v = v + 1 WHERE k = '{key}'",
+            f"DELETE FROM indexed WHERE k = '{key}'",
+            f"INSERT INTO filtered VALUES ({key}, {v}, 'h') ON CONFLICT (id) DO UPDATE SET v = {v}, hidden = 'i'",
+        ))
+        return "; ".join(found.replace(name, f"{name}_heap", 1) if copy else found
+                         for name in (*NAMES, "filtered") if f" {name} " in found for copy in ((False, True) if self.both else (False,)))
+
+    def transaction(self, session, draw, name):
+        if draw.random() < 0.4 and not self.both:
+            query(session, self.statement(draw))
+            return
+        levels = ("READ COMMITTED", "REPEATABLE READ") if self.both else ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
+        query(session, f"BEGIN ISOLATION LEVEL {draw.choice(levels)}; SET LOCAL lock_timeout = '2s'")
+        for _ in range(draw.randint(1, 5)):
+            if draw.random() < 0.2:
+                query(session, f"SAVEPOINT s; {self.statement(draw)}; {draw.choice(('ROLLBACK TO s', 'RELEASE s'))}")
+            query(session, self.statement(draw))
+        if draw.random() < 0.05 and not self.both:
+            query(session, "INSERT INTO indexed SELECT i, 'large' || i, 0 FROM generate_series(1, 800) i ON CONFLICT DO NOTHING;"
+                  " DELETE FROM indexed WHERE k LIKE 'large%' AND id % 7 > 0")
+        end = draw.random()
+        if end < 0.2:
+            query(session, f"PREPARE TRANSACTION '{name}'")
+            time.sleep(draw.random() / 50)
+            query(session, f"{draw.choice(('COMMIT', 'COMMIT', 'ROLLBACK'))} PREPARED '{name}'")
+        else:
+            query(session, "ROLLBACK" if end < 0.3 else "COMMIT")
+
+
+def end_prepared(cluster):
+    """What a crash has left."""
+    session = cluster.connect()
+    for gid, in query(session, "SELECT gid FROM pg_prepared_xacts WHERE gid NOT LIKE 'pg_gid%'"):
+        query(session, f"COMMIT PREPARED '{gid}'")
+    session.close()
+
+
+def rows_of(cluster, table, columns="*", where="true"):
+    session = cluster.connect()
+    try:
+        return query(session, f"SELECT {columns} FROM {table} WHERE {where} ORDER BY 1, 2")
+    finally:
+        session.close()
+
+
+def is_ready(subscriber):
+    return subscriber.ask("SELECT count(*) > 0 AND bool_and(srsubstate = 'r') FROM pg_subscription_rel")
+
+
+def has_all(publisher, subscriber):
+    """Waits until the subscriber has applied all that the publisher has committed."""
+    lsn = publisher.ask("SELECT pg_current_wal_insert_lsn()")
+    sent = "SELECT bool_and(confirmed_flush_lsn >= %s::pg_lsn) FROM pg_replication_slots WHERE slot_type = 'logical'"
+    return wait_until(lambda: is_ready(subscriber) and publisher.ask(sent, (lsn,)), 120)
+
+
+def compare(name, publisher, subscriber):
+    if not check(f"{name}: the subscriber has applied all", has_all(publisher, subscriber), subscriber.log()[-3000:]):
+        return
+    for table in NAMES:
+        equal(f"{name}: {table} is the same", rows_of(subscriber, table), rows_of(publisher, table))
+    equal(f"{name}: filtered rows and columns", rows_of(subscriber, "filtered", "id, v"), rows_of(publisher, "filtered", "id, v", "id > 100"))
+    for cluster in (publisher, subscriber):
+        session = cluster.connect()
+        for (index,) in query(session, "SELECT indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid"
+                              " WHERE c.relname = ANY(%s) AND relam = (SELECT oid FROM pg_am WHERE amname = 'mixedcc')", ([*NAMES],)):
+            query(session, "SET enable_seqscan = off")
+            table = value(session, "SELECT indrelid::regclass::text FROM pg_index WHERE indexrelid = %s::regclass", (index,))
+            counts = [value(session, f"SET enable_seqscan = {way}; SET enable_indexscan = {other}; SELECT count(*) FROM {table}")
+                      for way, other in (("on", "off"), ("off", "on"))]
+            equal(f"{name}: {index} has all rows", counts[1], counts[0])
+        session.close()
+
+
+def subscription(publisher, subscriber, two_phase):
+    session = subscriber.connect()
+    query(session, f"""CREATE SUBSCRIPTION s CONNECTION 'host={publisher.home} port={clusters.PORT} user=postgres dbname=postgres'
+        PUBLICATION p WITH (streaming = on, two_phase = {two_phase})""")
+    session.close()
+
+
+def set_up(publisher_method, subscriber_method):
+    publisher, subscriber = new_server(publisher_method), new_server(subscriber_method)
+    for cluster in (publisher, subscriber):
+        session = cluster.connect()
+        query(session, TABLES)
+        session.close()
+    session = publisher.connect()
+    query(session, f"""INSERT INTO keyed SELECT i, 0, 'first' FROM generate_series(1, {ROWS}, 2) i;
+        INSERT INTO bag SELECT i, 'first' FROM generate_series(1, 50) i;
+        INSERT INTO indexed SELECT i, i::text, 0 FROM generate_series(1, {ROWS}, 3) i;
+        INSERT INTO filtered SELECT i, 0, 'h' FROM generate_series(1, {ROWS}, 3) i;
+        CREATE PUBLICATION p FOR TABLE keyed, bag, indexed, filtered (id, v) WHERE (id > 100)""")
+    session.close()
+    return publisher, subscriber
+
+
+def between(publisher_method, subscriber_method, seed):
+    """A subscription that begins under load. Both servers crash meanwhile."""
+    name = f"{publisher_method} to {subscriber_method}"
+    publisher, subscriber = set_up(publisher_method, subscriber_method)
+    try:
+        load = Load(publisher, seed)
+        time.sleep(0.5)
+        # A mixedcc subscriber refuses to prepare.
+        subscription(publisher, subscriber, "on" if subscriber_method == "heap" else "off")
+        check(f"{name}: the first copies end", wait_until(lambda: is_ready(subscriber), 90), subscriber.log()[-3000:])
+        for turn in range(2):
+            time.sleep(1)
+            subscriber.crash()
+            time.sleep(0.5)
+            subscriber.start()
+            time.sleep(1)
+            publisher.crash()
+            publisher.start()
+            end_prepared(publisher)
+        time.sleep(1)
+        check(f"{name}: the load has run", load.stop() > 100)
+        end_prepared(publisher)
+        compare(name, publisher, subscriber)
+    finally:
+        load.stops.set()
+        subscriber.remove()
+        publisher.remove()
+
+
+def first_copies(turns):
+    """Subscriptions are made again and again under load."""
+    publisher, subscriber = set_up("mixedcc", "mixedcc")
+    load = None
+    try:
+        for turn in range(turns):
+            load = Load(publisher, turn)
+            time.sleep(0.3)
+            subscription(publisher, subscriber, "off")
+            ready = wait_until(lambda: is_ready(subscriber), 60)
+            load.stop()
+            check(f"copy {turn}: it ends under load", ready, subscriber.log()[-3000:])
+            compare(f"copy {turn}", publisher, subscriber)
+            session = subscriber.connect()
+            query(session, "DROP SUBSCRIPTION s")
+            query(session, "TRUNCATE keyed, bag, indexed, filtered")
+            session.close()
+    finally:
+        load.stops.set()
+        subscriber.remove()
+        publisher.remove()
+
+
+def two_phases():
+    """A subscription that would prepare transactions over mixedcc tables is refused in time."""
+    publisher, subscriber = set_up("heap", "mixedcc")
+    try:
+        subscription(publisher, subscriber, "on")
+        check("a subscription with two_phase copies", wait_until(lambda: is_ready(subscriber), 60), subscriber.log()[-2000:])
+        wait_until(lambda: subscriber.ask("SELECT subtwophasestate = 'e' FROM pg_subscription"), 30)
+        session = publisher.connect()
+        query(session, "BEGIN; INSERT INTO bag VALUES (-1, 'prepared'); PREPARE TRANSACTION 'x'")
+        message = "a subscription cannot prepare transactions over permanent mixedcc tables"
+        check("it cannot prepare", wait_until(lambda: message in subscriber.log(), 30), subscriber.log()[-2000:])
+        query(session, "COMMIT PREPARED 'x'")
+        session.close()
+    finally:
+        subscriber.remove()
+        publisher.remove()
+
+
+def sender(cluster):
+    """A WAL sender's session, which takes commands of replication and SQL."""
+    return cluster.connect(replication="database")
+
+
+def by_snapshot(session):
+    """What the tables have by the snapshot of the session: of ours, and of heap."""
+    return [[query(session, f"SELECT * FROM {table}{of} ORDER BY 1, 2") for table in NAMES] for of in ("", "_heap")]
+
+
+BEGIN = "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ"
+
+
+def snapshots(turns):
+    """Each transaction writes the same into a table of ours and into one of heap. By the snapshot
+    of a new slot they have the same rows."""
+    publisher = new_server("mixedcc")
+    load = None
+    try:
+        session = publisher.connect()
+        query(session, TABLES)
+        for table in (*NAMES, "filtered"):
+            query(session, f"CREATE TABLE {table}_heap (LIKE {table} INCLUDING INDEXES) USING heap")
+        query(session, f"INSERT INTO keyed SELECT i, 0, 'first' FROM generate_series(1, {ROWS}) i; INSERT INTO keyed_heap SELECT * FROM keyed")
+        load = Load(publisher, 7, both=True)
+        draw, differ, longest = random.Random(5), [], 0
+        copy = sender(publisher)
+        for turn in range(turns):
+            query(copy, BEGIN)
+            query(copy, "CREATE_REPLICATION_SLOT c TEMPORARY LOGICAL test_decoding USE_SNAPSHOT")
+            time.sleep(draw.choice((0, 0.01, 0.1, 0.3)))
+            ours, heap = by_snapshot(copy)
+            time.sleep(draw.choice((0, 0.1)))
+            again = by_snapshot(copy)
+            query(copy, "COMMIT")
+            query(copy, "DROP_REPLICATION_SLOT c")
+            if ours != heap or again != [ours, heap]:
+                differ.append((turn, [len(t) for t in ours], [len(t) for t in heap]))
+            longest = max(longest, len(ours[1]))
+        load.stop()
+        equal("copies have what heap has by the snapshot of a slot", differ, [])
+        check("there were rows", longest > 0)
+        copy.close()
+        session.close()
+    finally:
+        if load:
+            load.stops.set()
+        publisher.remove()
+
+
+def moments():
+    """Single cases of a snapshot that is older than its first use."""
+    publisher = new_server("mixedcc")
+    try:
+        session, other, copy = publisher.connect(), publisher.connect(), sender(publisher)
+        query(session, "CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t SELECT i, 0 FROM generate_series(1, 20) i")
+        query(session, "CREATE TABLE later (id int)")
+        query(copy, BEGIN)
+        query(copy, "CREATE_REPLICATION_SLOT c TEMPORARY LOGICAL test_decoding USE_SNAPSHOT")
+        query(session, "UPDATE t SET v = 1 WHERE id = 1; DELETE FROM t WHERE id = 2; INSERT INTO t VALUES (30, 1); UPDATE t SET id = 31 WHERE id = 3")
+        query(other, "BEGIN ISOLATION LEVEL SERIALIZABLE; UPDATE t SET v = 2 WHERE id = 4; PREPARE TRANSACTION 'a'")
+        query(other, "COMMIT PREPARED 'a'")
+        query(session, "DELETE FROM t WHERE id = 1; INSERT INTO t VALUES (1, 9)")
+        for _ in range(2):
+            query(session, "VACUUM t")
+        query(session, "BEGIN; TRUNCATE later; INSERT INTO later VALUES (1); COMMIT")
+        seen = [(i, 0) for i in range(1, 21)]
+        equal("a copy leaves out what has committed after its slot", query(copy, "SELECT * FROM t ORDER BY id"), seen)
+        equal("by the key, too", query(copy, "SELECT v FROM t WHERE id = 1"), [(0,)])
+        equal("and what was deleted", query(copy, "SELECT v FROM t WHERE id = 2"), [(0,)])
+        try:
+            found = query(copy, "SELECT * FROM later")
+            check("a table that was rewritten since is refused", False, found)
+        except psycopg2.errors.ObjectNotInPrerequisiteState:
+            check("a table that was rewritten since is refused", True)
+        query(copy, "ROLLBACK")  # the error has ended the slot
+        query(copy, "BEGIN; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        query(copy, "CREATE_REPLICATION_SLOT c TEMPORARY LOGICAL test_decoding USE_SNAPSHOT")
+        try:
+            query(copy, "SELECT * FROM t")
+            check("a snapshot that was not expected is refused", False)
+        except psycopg2.errors.FeatureNotSupported:
+            check("a snapshot that was not expected is refused", True)
+        query(copy, "ROLLBACK")  # the error has ended the slot
+        # An exported one is refused elsewhere.
+        with copy.cursor() as cursor:
+            cursor.execute("CREATE_REPLICATION_SLOT c TEMPORARY LOGICAL test_decoding EXPORT_SNAPSHOT")
+            name = cursor.fetchone()[2]
+        query(session, f"BEGIN ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '{name}'")
+        try:
+            query(session, "SELECT * FROM t")
+            check("an exported one is refused", False)
+        except psycopg2.errors.FeatureNotSupported:
+            check("an exported one is refused", True)
+        query(session, "ROLLBACK")
+        # Its pin has ended: a sender that does nothing keeps nothing.
+        query(copy, BEGIN)
+        query(copy, "SELECT count(*) FROM t")
+        query(copy, "COMMIT")
+        equal("a copy that has ended keeps nothing", query(session, "SELECT count(*) FROM mixedcc.snapshots WHERE pid <> pg_backend_pid()"), [(0,)])
+        for each in (session, other, copy):
+            each.close()
+    finally:
+        publisher.remove()
+
+
+def faults():
+    """Each of these faults must be found."""
+    start = clusters.Cluster.start
+
+    def with_fault(cluster, **settings):
+        start(cluster, **{"mixedcc.fault": "copies_too_much", **settings})
+    clusters.Cluster.start = with_fault
+    try:
+        must_be_found("copies_too_much", "a copy leaves out what has committed after its slot", moments)
+        must_be_found("copies_too_much, under load", "copies have what heap has by the snapshot of a slot", lambda: snapshots(20))
+    finally:
+        clusters.Cluster.start = start
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--faults", action="store_true")
+    parser.add_argument("--turns", type=int, default=int(seconds(30)))
+    parser.add_argument("--only")
+    arguments = parser.parse_args()
+    tests = {
+        "moments": moments,
+        "snapshots": lambda: snapshots(arguments.turns),
+        "two_phases": two_phases,
+        "copies": lambda: first_copies(2 + arguments.turns // 10),
+        "both": lambda: between("mixedcc", "mixedcc", 1),
+        "to_heap": lambda: between("mixedcc", "heap", 2),
+        "from_heap": lambda: between("heap", "mixedcc", 3),
+    }
+    chosen = [tests[arguments.only]] if arguments.only else list(tests.values())
+    main(*([faults] if arguments.faults else chosen))
