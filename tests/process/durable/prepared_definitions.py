@@ -4,6 +4,7 @@ dropped, truncated, rewritten, get indexes, or another primary key. Between PREP
 checkpoints, crashes and restarts. Then all of the change is there, or nothing, and later writes are
 kept, too."""
 
+import os
 import sys
 import threading
 
@@ -13,6 +14,8 @@ from lib.clusters import Cluster
 from lib.common import check, equal, main, must_be_found, must_come, query, value, waits_for_lock
 
 LIMIT = 120.0
+# Each change with each way, else with one.
+LONG = bool(os.environ.get("MIXEDCC_LONG"))
 ENDS = ("COMMIT", "ROLLBACK")
 # What is made anew for each case; `v` was changed since the last checkpoint.
 TABLE = """DROP TABLE IF EXISTS t, new; CREATE {kind} TABLE t (id int{key}, v int, u int NOT NULL) USING mixedcc WITH (mixedcc.partitions = {partitions});
@@ -124,8 +127,8 @@ WAYS = {"nothing": lambda cluster: None, "a checkpoint": checkpoint, "a crash": 
 def cases(cluster):
     for number, (what, key, work, after) in enumerate(CASES):
         for end in ENDS:
-            for offset in range(2):
-                way = list(WAYS)[(number + offset * 2 + (end == "COMMIT")) % len(WAYS)]
+            for offset in range(len(WAYS) if LONG else 1):
+                way = list(WAYS)[(number + offset + 2 * (end == "COMMIT")) % len(WAYS)]
                 one(cluster, f"prepared, {what}, {way}, {end}", key, work, WAYS[way], end, after if end == "COMMIT" else ALL)
                 equal(f"prepared, {what}, {way}, {end}: the new table", attempt(session := cluster.connect(), "SELECT id FROM new"),
                       NEW.get(what, GONE) if end == "COMMIT" else GONE)
