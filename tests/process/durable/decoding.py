@@ -290,6 +290,7 @@ def random_statements(cluster, seed, transactions):
 
 
 def sorted_json(lines):
+    """Without empty transactions, which may be there on one side, and with cascades in one order."""
     kept, run = [], []
     for line in [*lines, ""]:
         if '"table":"child"' in line and (not run or line[:20] == run[0][:20]):
@@ -297,6 +298,8 @@ def sorted_json(lines):
             continue
         kept += [*sorted(run), line]
         run = []
+        if [each[:13] for each in kept[-2:]] == ['{"action":"B"', '{"action":"C"']:
+            del kept[-2:]
     return kept
 
 
@@ -354,11 +357,14 @@ def other_databases(cluster):
     try:
         sides.slot("a", "test_decoding")
         other = cluster.connect(dbname="random_mixedcc")
-        query(other, "INSERT INTO keyless VALUES (-1, 'of another database')")
+        # PostgreSQL forgets such a transaction at its end. A large one is streamed before that.
+        query(other, "INSERT INTO keyless SELECT i, 'of another database' FROM generate_series(1, 3000) i")
         other.close()
         sides.do("INSERT INTO keyless VALUES (1, 'own')")
+        for session in sides.sessions:
+            query(session, "SET logical_decoding_work_mem = '64kB'")
         try:
-            got = sides.compare("changes of another database are not among them", "a", by_test_decoding)
+            got = sides.compare("changes of another database are not among them", "a", lambda *of: by_test_decoding(*of, **{"stream-changes": "1"}))
             check("changes of the own database are", got and any("'own'" in line for line in got), got)
         except psycopg2.Error as error:
             check("changes of another database are not among them", False, error)
