@@ -219,6 +219,10 @@ pub enum Fault {
     PastByPin,
     /// A reclaimer looks for commits that are not done after it has looked at the floors.
     LooksAtDoneLast,
+    /// What standbys may show is told without a look at commits under way.
+    StableTooLarge,
+    /// The same without a look at prepared transactions.
+    StableAtPrepared,
     /// Redo puts nothing into the journal.
     JournalForgotten,
     /// Redo goes on with a journal page of another redo interval.

@@ -5,6 +5,7 @@ use crate::csn::{Csn, SlotId, SlotWord, Stamp, State, CSN_LIMIT, CSN_STOP};
 use crate::durable::marks::TimeMarks;
 use crate::durable::progress::Progress;
 use crate::durable::rounds::Rounds;
+use crate::durable::standby::Standby;
 use crate::durable::window::{Gate, Window};
 use crate::error::Error;
 use crate::faults::{self, Fault};
@@ -98,6 +99,8 @@ pub struct Slot {
     /// The CSN under which the slot's prepared transaction is logged (INV-LOOK). 0: it has none;
     /// [`crate::open::TAKING`]: it is about to take it.
     pub(crate) logged_at: AtomicU64,
+    /// On a standby: the oldest snapshot that the owner may use (INV-CONFLICT).
+    pub shows: AtomicU64,
     /// The block of the slot's prepared transaction, which no process has (INV-HANDOVER).
     pub(crate) kept: AtomicPtr<Kept>,
     /// The owner's versions that wait until no reader can reach them.
@@ -155,6 +158,8 @@ pub struct Shared {
     pub gate: Gate,
     /// The rounds of the checkpointer's companion.
     pub rounds: Rounds,
+    /// What standbys may show, and what this one shows.
+    pub standby: Standby,
     /// The last commit whose record tells the time.
     pub marks: TimeMarks,
     /// The protocols in use, and whether a deadlock detector sees all their waits.

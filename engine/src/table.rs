@@ -7,6 +7,7 @@
 //! a subtransaction gives up that lock; from then on the transaction holds on to its pin, or has
 //! forgotten what it touched (`Txn::abort_sub`).
 
+pub mod apply;
 mod load;
 
 use crate::csn::{Csn, SlotId};

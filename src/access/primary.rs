@@ -342,12 +342,23 @@ pub unsafe fn fill(rel: pg_sys::Relation, table: &'static Table) -> Result<Optio
         key.clear();
         // SAFETY: `rel` is open, and a head is a row of it that no other process frees (contract of
         // this function).
-        if !head.is_null() && unsafe { rows::plain(rel, w.codec, Row::Version(head), &mut key) }.is_some() {
+        let has_row = !head.is_null() && unsafe { !(*head).is_tombstone() };
+        // SAFETY: as above.
+        if has_row && unsafe { rows::plain(rel, w.codec, Row::Version(head), &mut key) }.is_some() {
             filler.add(&e, slot, &PG, no, &key, true)?;
         }
     }
     filler.finish(&e, slot, &PG)?;
     Ok(filler.duplicate())
+}
+
+/// Appends the key of a version in a primary index. False: it has none there.
+///
+/// # Safety
+/// An open relation of ours, what it wants, and a version of it with a row.
+pub unsafe fn key_of(rel: pg_sys::Relation, of: &Wanted, version: *const Version, to: &mut Vec<u8>) -> bool {
+    // SAFETY: the contract of this function.
+    unsafe { rows::plain(rel, of.codec, Row::Version(version), to) }.is_some()
 }
 
 /// Gives the table the primary index that is wanted. With the table's ACCESS EXCLUSIVE lock no

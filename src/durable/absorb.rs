@@ -60,9 +60,14 @@ pub fn absorb(files: &Files) -> Absorbed {
 }
 
 /// Calls `f` with each page of the journal that counts.
-fn each_page(files: &Files, blocks: u32, horizon: Lsn, mut f: impl FnMut(&Page)) {
+fn each_page(files: &Files, blocks: u32, horizon: Lsn, f: impl FnMut(&Page)) {
+    each_page_of(files, 0..blocks, horizon, f);
+}
+
+/// The same of some pages.
+pub fn each_page_of(files: &Files, blocks: std::ops::Range<u32>, horizon: Lsn, mut f: impl FnMut(&Page)) {
     let mut bytes = Box::new([0; PAGE]);
-    for block in 0..blocks {
+    for block in blocks {
         journal::look(files.key, Fork::Journal, block, &mut bytes);
         match Page::read(&bytes, block) {
             Ok(None) => {}

@@ -14,7 +14,7 @@ use crate::durable::companion::hold::Server;
 use crate::pg::buffers;
 use crate::pg::compat::Wait;
 use crate::pg::{compat, wal, worker};
-use crate::state::{shmem, stop};
+use crate::state::{shmem, standby, stop};
 use mixedcc_engine::durable::flushed::Flushed;
 use mixedcc_engine::durable::report::Activity;
 use mixedcc_engine::durable::wal::RoundKind;
@@ -156,6 +156,7 @@ impl Worker {
     fn step(&mut self) {
         let result = self.pass();
         self.flushed.advance(&self.e, wal::inserted, wal::flushed);
+        standby::tell();
         match result {
             Ok(true) => hold::rest(LOOK_MS, Wait::CompanionMain),
             Ok(false) => hold::rest(0, Wait::CompanionMain),
@@ -187,6 +188,7 @@ pub extern "C-unwind" fn mixedcc_companion_main(_arg: pg_sys::Datum) {
     crate::pg::faults::begin();
     hold::begin();
     e.shared.rounds.set_slot(Some(shmem::my_slot()));
+    standby::begin_life();
     e.shared.rounds.report.begin(Activity::Starting, compat::now());
     let mut w = Worker {
         e,

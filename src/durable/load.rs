@@ -14,7 +14,6 @@ use crate::access::primary;
 use crate::keys::partkey::PartKey;
 use crate::pg::buffers::{self, Ring};
 use crate::pg::compat;
-use crate::pg::errors::unsupported;
 use crate::pg::faults::{self, Fault};
 use crate::pg::local::Local;
 use crate::pg::{stored, wal};
@@ -43,17 +42,12 @@ use pgrx::prelude::*;
 /// # Safety
 /// An open permanent relation of ours, whose table is not known. The lock of INV-ATTACH is held.
 pub unsafe fn load(rel: pg_sys::Relation, indexed: bool) -> Result<&'static Table, TooLarge> {
-    // SAFETY: `rel` is open (contract of this function); the first call reads a word of shared
-    // memory.
-    let files = unsafe {
-        if pg_sys::RecoveryInProgress() {
-            unsupported(
-                "mixedcc tables cannot be read during recovery",
-                "Read them on the primary server, or promote this one.",
-            );
-        }
-        Files::of(rel)
-    };
+    if compat::in_recovery() {
+        // SAFETY: the contract of this function.
+        return unsafe { super::live::load(rel) };
+    }
+    // SAFETY: `rel` is open (contract of this function).
+    let files = unsafe { Files::of(rel) };
     if let Some((Absence::TooLarge, need)) = shmem::absent(files.key) {
         // Its journal was absorbed when that was found.
         if free_bytes() < need {
@@ -72,13 +66,13 @@ pub unsafe fn load(rel: pg_sys::Relation, indexed: bool) -> Result<&'static Tabl
 }
 
 /// The bytes of memory that are not in use.
-fn free_bytes() -> u64 {
+pub(super) fn free_bytes() -> u64 {
     shmem::engine().region.usage().free_page_bytes as u64
 }
 
 /// The table that this process is loading. A process that is terminated meanwhile ends without
 /// unwinding: it frees the table when it exits.
-static LOADING: Local<Option<&'static Table>> = Local::new(None);
+pub(super) static LOADING: Local<Option<&'static Table>> = Local::new(None);
 /// Does this process see to that?
 static SEES_TO_IT: Local<bool> = Local::new(false);
 
@@ -92,7 +86,7 @@ unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
 }
 
 /// From now on `at_exit` runs before the process gives its memory back.
-fn see_to_exit() {
+pub(super) fn see_to_exit() {
     xact::txn();
     if !SEES_TO_IT.replace(true) {
         // SAFETY: the callback is a function of this library, which is never unloaded.
@@ -378,31 +372,31 @@ impl Second<'_> {
         // SAFETY: `payload` has `len` bytes at least, and is used by this name alone.
         let bytes = unsafe { std::slice::from_raw_parts_mut(base, len) };
         stored::unpack(stored, bytes);
-        let part = self.partition(bytes);
+        let part = partition_of(self.load.rel, &self.partkey, bytes);
         let to = self.table.load_row_at(&self.load.e, self.load.slot, record.into(), part, len as u32)?;
         // SAFETY: `load_row_at` has allocated `len` bytes there, which no other process sees.
         unsafe { to.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), len) };
         Ok(())
     }
+}
 
-    /// The partition of a row. An ERROR of a function of the key's type unwinds.
-    fn partition(&self, payload: &mut [u8]) -> u16 {
-        if matches!(self.partkey, PartKey::Single | PartKey::Broken) {
-            return 0;
-        }
-        // SAFETY: the relation is open: contract of `load`. The payload is a tuple of it, aligned
-        // to 8 bytes, and the arrays have an element for each column.
-        unsafe {
-            let desc = (*self.load.rel).rd_att;
-            let natts = (*desc).natts as usize;
-            let (mut values, mut nulls) = (vec![pg_sys::Datum::null(); natts], vec![true; natts]);
-            let mut tuple = pg_sys::HeapTupleData {
-                t_len: payload.len() as u32,
-                t_data: payload.as_mut_ptr().cast(),
-                ..Default::default()
-            };
-            pg_sys::heap_deform_tuple(&mut tuple, desc, values.as_mut_ptr(), nulls.as_mut_ptr());
-            self.partkey.partition(values.as_ptr(), nulls.as_ptr())
-        }
+/// The partition of a row of an open relation. An ERROR of a function of the key's type unwinds.
+pub(super) fn partition_of(rel: pg_sys::Relation, partkey: &PartKey, payload: &mut [u8]) -> u16 {
+    if matches!(partkey, PartKey::Single | PartKey::Broken) {
+        return 0;
+    }
+    // SAFETY: the relation is open: contract of `load`. The payload is a tuple of it, aligned to 8
+    // bytes, and the arrays have an element for each column.
+    unsafe {
+        let desc = (*rel).rd_att;
+        let natts = (*desc).natts as usize;
+        let (mut values, mut nulls) = (vec![pg_sys::Datum::null(); natts], vec![true; natts]);
+        let mut tuple = pg_sys::HeapTupleData {
+            t_len: payload.len() as u32,
+            t_data: payload.as_mut_ptr().cast(),
+            ..Default::default()
+        };
+        pg_sys::heap_deform_tuple(&mut tuple, desc, values.as_mut_ptr(), nulls.as_mut_ptr());
+        partkey.partition(values.as_ptr(), nulls.as_ptr())
     }
 }

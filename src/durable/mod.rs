@@ -10,6 +10,7 @@ mod describe;
 mod files;
 pub mod images;
 mod journal;
+pub mod live;
 pub mod load;
 pub mod loader;
 mod redo;

@@ -12,10 +12,10 @@ use super::journal::{self, InRecovery};
 use crate::pg::faults::{self, Fault};
 use crate::pg::wal::record_data;
 use crate::pg::{buffers, compat};
-use crate::state::stop;
+use crate::state::{shmem, standby, stop};
 use mixedcc_engine::durable::journal::{Journal, Position};
 use mixedcc_engine::durable::merge::Fork;
-use mixedcc_engine::durable::wal::{Commit, Op, Record};
+use mixedcc_engine::durable::wal::{Commit, Op, Record, RoundKind};
 use mixedcc_engine::durable::{Entry, Malformed, Meta, Page, Storage, PAGE};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -55,7 +55,10 @@ pub unsafe extern "C-unwind" fn redo(reader: *mut pg_sys::XLogReaderState) {
         Record::Image { .. } => unsafe { replay.images(reader) },
         Record::Commit(commit) => replay.commit(&commit, at),
         Record::Reserve { storage, upto } => replay.append(storage, [Entry::high(upto)], at, 0),
+        // The primary may have a new life, whose CSNs are not those of before.
+        Record::Round(round) if round.kind == RoundKind::Start => shmem::engine().shared.standby.forget(),
         Record::Round(_) | Record::Change(_) => {}
+        Record::Stable(stable) => standby::replayed(stable, at.to),
     });
 }
 
@@ -65,12 +68,14 @@ pub unsafe extern "C-unwind" fn startup() {
     #[cfg(feature = "faults")]
     faults::begin();
     REPLAY.set(Replay::default());
+    shmem::engine().shared.standby.turn(true);
 }
 
 /// Replay ends (`rm_cleanup`).
 #[pg_guard]
 pub unsafe extern "C-unwind" fn cleanup() {
     REPLAY.set(Replay::default());
+    shmem::engine().shared.standby.turn(false);
 }
 
 /// Ends recovery: a record cannot be read, so rows would be lost.
@@ -127,6 +132,7 @@ impl Replay {
                 if !restored {
                     refuse(reader, Malformed("a block without an image"));
                 }
+                shmem::engine().shared.standby.restored(storage, at.block);
                 if let (Some(horizon), Some(journal)) = (horizon, self.journals.get_mut(&storage)) {
                     journal.set_horizon(horizon);
                 }
@@ -158,6 +164,7 @@ impl Replay {
             Journal::new(&mut file, horizon, at.from)
         });
         journal.append(&mut file, entries, at, token);
+        shmem::engine().shared.standby.appended(storage, at.to);
     }
 
     /// Forgets storages that were dropped, whenever it knows twice as many as it has kept.

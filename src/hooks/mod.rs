@@ -12,7 +12,7 @@ pub mod utility;
 
 use crate::access::{primary, protect, ranges};
 use crate::admin::options;
-use crate::durable::load;
+use crate::durable::{live, load};
 use crate::paths::tableam::handler;
 use crate::state::above::{self, Above};
 
@@ -25,6 +25,7 @@ pub fn init() {
         initial_map: options::initial_map,
         primary_spec: primary::spec,
         load: load::load,
+        catch_up: live::catch_up,
     });
     ends::init();
     planner::init();

@@ -76,6 +76,14 @@ pub enum Fault {
     DecodesAll,
     /// The first copy of a table shows commits that its changes bring again.
     CopiesTooMuch,
+    /// A standby passes over a page of the journal.
+    PageSkipped,
+    /// Standbys are not told of index entries that go.
+    HorizonLeftOut,
+    /// Rows that move while a standby loads their table are not looked for.
+    MovedForgotten,
+    /// A standby shows what it has loaded before that is stable.
+    LowForgotten,
 }
 
 #[cfg(feature = "faults")]
@@ -86,7 +94,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 34] = [
+    const OURS: [(&str, Fault); 38] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),
@@ -121,8 +129,12 @@ mod switch {
         ("old_key_left_out", Fault::OldKeyLeftOut),
         ("decodes_all", Fault::DecodesAll),
         ("copies_too_much", Fault::CopiesTooMuch),
+        ("page_skipped", Fault::PageSkipped),
+        ("horizon_left_out", Fault::HorizonLeftOut),
+        ("moved_forgotten", Fault::MovedForgotten),
+        ("low_forgotten", Fault::LowForgotten),
     ];
-    const ENGINE: [(&str, Engine); 22] = [
+    const ENGINE: [(&str, Engine); 24] = [
         ("no_validation", Engine::NoValidation),
         ("late_csn", Engine::LateCsn),
         ("position_is_tail", Engine::PositionIsTail),
@@ -145,6 +157,8 @@ mod switch {
         ("freed_forgotten", Engine::FreedForgotten),
         ("journal_forgotten", Engine::JournalForgotten),
         ("intervals_mixed", Engine::IntervalsMixed),
+        ("stable_too_large", Engine::StableTooLarge),
+        ("stable_at_prepared", Engine::StableAtPrepared),
     ];
 
     static NAME: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);

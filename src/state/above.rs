@@ -1,6 +1,7 @@
 //! What this layer asks of the layers above it: functions that they give it when the library is
 //! loaded. These are all calls against the order of the layers.
 
+use mixedcc_engine::csn::Csn;
 use mixedcc_engine::partition::PartitionMap;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::Table;
@@ -23,6 +24,9 @@ pub struct Above {
     /// Loads the rows of a permanent relation of ours, and registers its table. `indexed`: it has
     /// indexes, or had some when this transaction began. Raises an error if its files are damaged.
     pub load: unsafe fn(pg_sys::Relation, indexed: bool) -> Result<&'static Table, TooLarge>,
+    /// Brings the table of a relation of a standby to what is stable, which is at or above a CSN,
+    /// under the lock of INV-ATTACH.
+    pub catch_up: unsafe fn(pg_sys::Relation, &'static Table, Csn),
 }
 
 /// A table does not fit into memory now.

@@ -11,6 +11,7 @@ pub mod rounds;
 pub mod save;
 pub mod shmem;
 pub mod slots;
+pub mod standby;
 pub mod stop;
 pub mod worker;
 pub mod xact;

@@ -5,10 +5,11 @@ use crate::pg::local::Local;
 use crate::pg::{compat, guc, text};
 use crate::state::above::above;
 use crate::state::errors::ok;
-use crate::state::{shmem, xact};
+use crate::state::{shmem, standby, xact};
 use mixedcc_engine::index::{Primary, Reuse};
 use mixedcc_engine::memory::OutOfMemory;
 use mixedcc_engine::partition::{Partition, PartitionMap};
+use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::{ProtocolSet, Table};
 use pgrx::pg_sys;
 use std::cell::Cell;
@@ -17,7 +18,7 @@ use std::ptr::NonNull;
 
 mod attach;
 mod indexes;
-pub use attach::{create_anew, known_table_of, load_if_free, make_anew, table_if_it_fits, table_of};
+pub use attach::{catch_up, create_anew, known_table_of, load_if_free, make_anew, table_if_it_fits, table_of};
 pub use indexes::{Active, Kept, PrimaryKey};
 
 /// Private knowledge of a relation, rebuilt when its relation cache entry is.
@@ -45,6 +46,8 @@ pub struct RelInfo {
     pub active: Active,
     /// The engine's primary index.
     pub primary: Option<Kept>,
+    /// The era of the table, if it is one of a standby; else 0.
+    era: u64,
     /// Is it in the list of the permanent tables that the transaction has used?
     used: Cell<bool>,
 }
@@ -52,7 +55,8 @@ pub struct RelInfo {
 impl RelInfo {
     fn is_current(&self) -> bool {
         let primary = |p: Option<&Primary>| p.map_or(std::ptr::null(), std::ptr::from_ref);
-        std::ptr::eq(self.map, self.table.map())
+        (self.era == 0 || self.era == shmem::engine().shared.standby.era())
+            && std::ptr::eq(self.map, self.table.map())
             && primary(self.primary.as_ref().map(|k| k.index)) == primary(self.table.primary())
     }
 }
@@ -123,10 +127,14 @@ pub fn forget_use() {
 #[inline]
 pub unsafe fn info(rel: pg_sys::Relation) -> &'static RelInfo {
     // SAFETY: `rel` is open and of ours (contract of this function).
-    let mut info = unsafe { known(rel).unwrap_or_else(|| build(rel)) };
+    let mut info = unsafe { known_any(rel).unwrap_or_else(|| build(rel)) };
     if xact::is_kept(info.table) {
         // SAFETY: as above.
         info = unsafe { after_decided(rel) };
+    }
+    if info.era != 0 {
+        // SAFETY: `rel` is open, and this its table (contract of this function).
+        unsafe { standby::make_ready(rel, info.table) };
     }
     if !info.used.get() && info.table.durable().is_some() {
         note_used(info);
@@ -142,15 +150,31 @@ pub unsafe fn info(rel: pg_sys::Relation) -> &'static RelInfo {
 unsafe fn after_decided(rel: pg_sys::Relation) -> &'static RelInfo {
     xact::prepared::finish_decided();
     // SAFETY: the contract of this function.
-    unsafe { known(rel).unwrap_or_else(|| build(rel)) }
+    unsafe { known_any(rel).unwrap_or_else(|| build(rel)) }
 }
 
-/// The same, if it is known already. Does not fail.
+/// The permanent tables of a standby that the transaction has used.
+pub fn used_live() -> Vec<(pg_sys::Oid, &'static Table)> {
+    // SAFETY: a process has one thread, and no other reference to the list is in use.
+    let used = unsafe { USED_PERMANENT.get_mut() };
+    used.iter().filter(|info| info.era != 0).map(|info| (info.oid, info.table)).collect()
+}
+
+/// The same, if it is known already, and not a table of a standby, which may have to be made ready.
+/// Does not fail.
 ///
 /// # Safety
 /// A valid relation of ours.
 #[inline]
 pub unsafe fn known(rel: pg_sys::Relation) -> Option<&'static RelInfo> {
+    // SAFETY: the contract of this function.
+    unsafe { known_any(rel) }.filter(|info| info.era == 0)
+}
+
+/// # Safety
+/// A valid relation of ours.
+#[inline]
+unsafe fn known_any(rel: pg_sys::Relation) -> Option<&'static RelInfo> {
     // SAFETY: `rel` is an open relation of ours (contract of this function). `rd_amcache` is null
     // or made by `remember`; its info lives in `INFOS` until the transaction ends, at least.
     unsafe {
@@ -171,8 +195,15 @@ unsafe fn build(rel: pg_sys::Relation) -> &'static RelInfo {
     // number up to `natts`, and the set is freed once, after its last use.
     unsafe {
         let key = compat::storage_key(&compat::storage_of(rel));
-        let table = table_of(rel);
+        let mut table = table_of(rel);
+        if attach::give_up_other_key(rel, table) {
+            table = table_of(rel);
+        }
         xact::copies::check_table(table, || crate::pg::text::read((*(*rel).rd_rel).relname.data.as_ptr()));
+        let era = table.durable().map_or(0, |d| d.live.era.load(Ordering::SeqCst));
+        if era == 0 {
+            standby::make_ready(rel, table);
+        }
         note_name(rel, table);
         let natts = (*(*rel).rd_att).natts as usize;
         let partkey = PartKey::parse(rel, table.map());
@@ -209,6 +240,7 @@ unsafe fn build(rel: pg_sys::Relation) -> &'static RelInfo {
             needs_xid: needs_xid(rel),
             active: Default::default(),
             primary,
+            era,
             used: Cell::new(false),
         });
         remember(rel, info)

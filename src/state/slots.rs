@@ -145,6 +145,13 @@ pub fn pid_of(slot: SlotId) -> Option<i32> {
     proc(slot).and_then(compat::pid_of)
 }
 
+/// Cancels the transaction of a slot's process because of replay.
+pub fn cancel_reader(slot: SlotId) {
+    if let Some(proc) = proc(slot) {
+        compat::cancel_reader(proc);
+    }
+}
+
 /// Has the slot a PGPROC without any snapshot? A racy look.
 #[inline]
 pub fn has_no_snapshot(slot: SlotId) -> bool {

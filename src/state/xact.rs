@@ -513,11 +513,22 @@ pub fn prepared() -> bool {
     true
 }
 
+/// Does each statement have a snapshot of its own?
+pub fn is_statement_wise() -> bool {
+    matches!(mode(), Mode::ReadCommitted)
+}
+
+/// The CSN of the transaction's snapshot. 0: it has none, or none for all statements.
+pub fn fixed_snapshot() -> Csn {
+    backend().read_csn
+}
+
 /// The transaction has ended in some way.
 pub fn forget() {
     copies::end_transaction();
     order::end_transaction();
     rel::forget_use();
+    super::standby::end_transaction();
     REPORT.set(false);
 }
 

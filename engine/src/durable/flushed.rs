@@ -31,7 +31,7 @@ impl Flushed {
 }
 
 /// Each commit at or below it has inserted its record.
-fn logged_upto(e: &Engine) -> Csn {
+pub(super) fn logged_upto(e: &Engine) -> Csn {
     let mut upto = e.now();
     for slot in 0..e.slots.len() {
         let mut word = e.word(slot as SlotId);

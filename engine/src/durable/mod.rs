@@ -23,6 +23,7 @@ pub mod resolve;
 pub mod rounds;
 pub mod rules;
 pub mod space;
+pub mod standby;
 pub mod table;
 pub mod wal;
 pub mod window;

@@ -12,6 +12,7 @@
 //! was logged of it is in images before that, and nothing is logged of it meanwhile: only that
 //! transaction may use it. So rounds pass it over, and its files may be removed at any moment.
 
+use super::standby::Live;
 use super::window::{Dirty, Home, Place};
 use super::{Lsn, Storage};
 use crate::csn::SlotId;
@@ -52,6 +53,8 @@ pub struct Durable {
     imaged: AtomicU64,
     /// 1: a process waits for a round of this table.
     wanted: AtomicU64,
+    /// What a standby knows of its copy.
+    pub live: Live,
 }
 
 /// The words by which a drop and a batch meet (INV-BUSY). All-zero: the table is in use, and the

@@ -46,13 +46,15 @@ pub enum Op {
     Image = 0x30,
     /// A round of the checkpointer's companion is complete.
     Round = 0x40,
+    /// What standbys may show.
+    Stable = 0x50,
     /// A row was changed: for logical decoding alone.
     Change = 0x90,
 }
 
 impl Op {
     /// All of them.
-    pub const ALL: [Op; 6] = [Op::Commit, Op::XCommit, Op::Reserve, Op::Image, Op::Round, Op::Change];
+    pub const ALL: [Op; 7] = [Op::Commit, Op::XCommit, Op::Reserve, Op::Image, Op::Round, Op::Stable, Op::Change];
 
     /// The operation of an info byte.
     pub fn of_info(info: u8) -> Result<Op, Malformed> {
@@ -67,6 +69,7 @@ impl Op {
             Op::Reserve => c"RESERVE",
             Op::Image => c"IMAGE",
             Op::Round => c"ROUND",
+            Op::Stable => c"STABLE",
             Op::Change => c"CHANGE",
         }
     }
@@ -183,6 +186,21 @@ pub enum Record<'a> {
     Round(Round),
     /// [`Op::Change`].
     Change(Change<'a>),
+    /// [`Op::Stable`].
+    Stable(Stable),
+}
+
+/// What standbys may show (INV-STABLE).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stable {
+    /// Where WAL was when the writer's shared memory began to log commits: the name of its *life*.
+    /// CSNs are compared within one life only.
+    pub life: Lsn,
+    /// All commits of this life up to here are in WAL before this record, and decided there.
+    pub csn: Csn,
+    /// Records of index entries that go follow: they are of rows that were deleted below this CSN.
+    /// 0: none do.
+    pub horizon: Csn,
 }
 
 /// The end of a round.
@@ -222,6 +240,13 @@ impl<'a> Record<'a> {
             }
             Op::Round => Record::Round(Round::parse(bytes)?),
             Op::Change => Record::Change(Change::parse(bytes)?),
+            Op::Stable => {
+                let (life, csn, horizon) = (bytes.u64()?, bytes.u64()?, bytes.u64()?);
+                require(csn >= 1 && csn <= CSN_MAX, "an impossible stable CSN")?;
+                require(horizon <= csn, "a horizon above what is stable")?;
+                bytes.end()?;
+                Record::Stable(Stable { life, csn, horizon })
+            }
         })
     }
 }

@@ -244,6 +244,8 @@ impl Txn {
             self.registrations.plan_without_keys(&self.owner, &self.writes);
             self.registrations.register(&self.owner, &self.writes);
             self.take_csn();
+            // INV-STABLE: before the slot forgets at which CSN it was logged.
+            self.e.shared.standby.tell_finished(self.e.word(self.slot).csn());
         }
         self.stage = Stage::Decided;
     }

@@ -13,6 +13,7 @@ use super::hold;
 use crate::pg::compat::Wait;
 use crate::pg::faults::{self, Fault};
 use crate::pg::{compat, guc, wal, worker};
+use crate::state::standby;
 use mixedcc_engine::durable::flushed::Flushed;
 use mixedcc_engine::durable::report::Activity;
 use mixedcc_engine::durable::wal::RoundKind;
@@ -82,6 +83,7 @@ impl<'a> Pace<'a> {
             hold::rest(left.min(LOOK_MS), Wait::ImageRound);
             worker::reload();
             self.flushed.advance(self.e, wal::inserted, wal::flushed);
+            standby::tell();
         }
         report.begin(Activity::Imaging, compat::now());
     }

@@ -6,7 +6,7 @@ use crate::pg::{compat, Tid};
 use crate::state::above::TooLarge;
 use crate::state::errors::ok;
 use crate::state::platform::PG;
-use crate::state::{rel, xact};
+use crate::state::{rel, standby, xact};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::REC_VACUUM;
@@ -38,17 +38,31 @@ pub unsafe extern "C-unwind" fn index_delete_tuples(
         }
         let table = rel::info(rel).table;
         let t = xact::txn();
+        let floor = standby::floor_of(table, t.e.known_min_floor());
+        let mut last = 0;
         for i in 0..(*state).ndeltids as usize {
             let d = (*state).deltids.add(i);
             let st = (*state).status.add((*d).id as usize);
             let dead = match visible::record(table, Tid::read(&(*d).tid)) {
-                Some(r) => visible::is_dead(t, r),
+                Some(r) if table.is_dead(r.rec, floor) => {
+                    last = deleted_at(r).max(last);
+                    true
+                }
+                Some(_) => false,
                 None => true,
             };
-            (*st).knowndeletable |= dead;
+            // What was marked as dead before may be above the floor that standbys know of.
+            (*st).knowndeletable = dead;
         }
+        standby::tell_horizon(table, last);
         pg_sys::InvalidTransactionId
     }
+}
+
+/// When the row of a dead record was deleted. 0: it never had one, or not in this life.
+fn deleted_at(r: RecordRef) -> Csn {
+    // SAFETY: INV-RETIRE: the caller is pinned, or excludes VACUUM.
+    unsafe { r.rec.head().as_ref() }.and_then(|v| v.csn()).unwrap_or(0)
 }
 
 #[pg_guard]
@@ -85,16 +99,18 @@ fn mark_dead(table: &'static Table, progress: &Progress) -> Vec<u64> {
         pgrx::check_for_interrupts!();
     }
     ok(t.purge_marked(&PG, table).map_err(Into::into));
-    let floor = t.e.refresh_min_floor(&PG);
-    let mut dead = Vec::new();
+    let floor = standby::floor_of(table, t.e.refresh_min_floor(&PG));
+    let (mut dead, mut last) = (Vec::new(), 0);
     for n in 0..table.len() {
         progress.scans(n);
         let Some(r) = RecordRef::find(table, n) else { continue };
         if t.last_write(r).is_none() && table.is_dead(r.rec, floor) && !table.is_indexed(r.no) {
+            last = deleted_at(r).max(last);
             r.rec.state.store(REC_VACUUM, Ordering::Release);
             dead.push(n);
         }
     }
+    standby::tell_horizon(table, last);
     dead
 }
 

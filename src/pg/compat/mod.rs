@@ -59,6 +59,7 @@ mod nbtree;
 mod nodes;
 mod predicate;
 mod process;
+mod recovery;
 mod replay;
 mod storage;
 mod usage;
@@ -90,6 +91,10 @@ pub use process::{
     end_process, exporter, handle_signal, has_no_snapshot, holds_relation, is_awaited, is_checkpointer_awaited,
     is_postmaster_alive, leader_proc, max_prepared_transactions, my_ident, my_lxid, my_proc, now, pid_of, relation_tag,
     renew_delay_of_checkpoints, send, wait_for_end, wake, with_processes_locked, Doing, ProcNo,
+};
+pub use recovery::{
+    cancel_reader, has_no_portal, has_one_snapshot, in_recovery, replayed, standby_delay, standby_patience,
+    startup_interrupts,
 };
 pub use replay::{blocks_of, change_journal, restore};
 pub use storage::{

@@ -17,7 +17,8 @@ use crate::pg::faults::{self, Fault};
 use crate::pg::{guc, text};
 use crate::state::above::{above, TooLarge};
 use crate::state::platform::{lock_tag, TAG_ATTACH};
-use crate::state::{shmem, xact};
+use crate::state::{shmem, standby, xact};
+use mixedcc_engine::csn::Csn;
 use mixedcc_engine::memory::OutOfMemory;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::Table;
@@ -33,7 +34,7 @@ pub unsafe fn table_of(rel: pg_sys::Relation) -> &'static Table {
     // SAFETY: `rel` is open and of ours, and no page of an index is held (contract of this
     // function).
     unsafe {
-        let table = shmem::find(compat::storage_key(&compat::storage_of(rel))).unwrap_or_else(|| attach(rel));
+        let table = known_table_of(rel).unwrap_or_else(|| attach(rel));
         if table.note.load(Ordering::Relaxed) != 0 {
             warn(rel, table);
         }
@@ -47,7 +48,56 @@ pub unsafe fn table_of(rel: pg_sys::Relation) -> &'static Table {
 /// An open relation.
 pub unsafe fn known_table_of(rel: pg_sys::Relation) -> Option<&'static Table> {
     // SAFETY: `rel` is open (contract of this function).
-    shmem::find(compat::storage_key(&unsafe { compat::storage_of(rel) }))
+    find(compat::storage_key(&unsafe { compat::storage_of(rel) }))
+}
+
+/// The table of a storage, if it is of use.
+fn find(key: [u32; 4]) -> Option<&'static Table> {
+    shmem::find(key).filter(|table| !standby::is_gone(table))
+}
+
+/// Gives up the table of a storage, if it is of no use any more. The lock of INV-ATTACH is held.
+fn give_up(key: [u32; 4]) {
+    if shmem::find(key).is_some_and(standby::is_gone) {
+        if let Some(table) = shmem::unregister(key) {
+            table.retire(&shmem::engine());
+        }
+    }
+}
+
+/// Gives up the table of a standby whose primary key is another one by now.
+///
+/// # Safety
+/// An open relation, and its table.
+pub unsafe fn give_up_other_key(rel: pg_sys::Relation, table: &'static Table) -> bool {
+    let is_live = table.durable().is_some_and(|d| d.live.era.load(Ordering::SeqCst) != 0);
+    // SAFETY: `rel` is open (contract of this function).
+    if !is_live || unsafe { (above().primary_spec)(rel) }.as_deref() == table.primary().map(|p| p.spec()) {
+        return false;
+    }
+    if let Some(lock) = lock_storage(table.key, true) {
+        if shmem::find(table.key).is_some_and(|there| std::ptr::eq(there, table)) {
+            shmem::unregister(table.key);
+            table.retire(&shmem::engine());
+        }
+        unlock_storage(lock);
+    }
+    true
+}
+
+/// Brings the table of a standby to a CSN that is stable.
+///
+/// # Safety
+/// An open relation, and its table.
+pub unsafe fn catch_up(rel: pg_sys::Relation, table: &'static Table, csn: Csn) {
+    if let Some(lock) = lock_storage(table.key, true) {
+        if !find(table.key).is_some_and(|there| std::ptr::eq(there, table)) {
+            standby::refuse_old();
+        }
+        // SAFETY: `rel` is open (contract of this function), and the lock is held.
+        unsafe { (above().catch_up)(rel, table, csn) };
+        unlock_storage(lock);
+    }
 }
 
 /// Says once, to somebody and not to autovacuum, that a table starts empty.
@@ -136,7 +186,8 @@ unsafe fn attach_locked(rel: pg_sys::Relation) -> Result<&'static Table, TooLarg
         }
         let key = compat::storage_key(&compat::storage_of(rel));
         let lock = lock_storage(key, true);
-        let table = match shmem::find(key) {
+        give_up(key);
+        let table = match find(key) {
             Some(table) => Ok(table),
             None if compat::is_permanent(rel) => load(rel),
             None => Ok(begin_empty(rel, key)),
@@ -187,7 +238,8 @@ pub unsafe fn load_if_free(rel: pg_sys::Relation) -> Result<bool, TooLarge> {
             return Ok(false);
         }
         let Some(lock) = lock_storage(key, false) else { return Ok(false) };
-        let loaded = if shmem::find(key).is_some() { Ok(false) } else { load(rel).map(|_| true) };
+        give_up(key);
+        let loaded = if find(key).is_some() { Ok(false) } else { load(rel).map(|_| true) };
         unlock_storage(lock);
         loaded
     }

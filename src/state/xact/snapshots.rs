@@ -1,8 +1,10 @@
 //! What PostgreSQL's snapshots see of our tables, in fields that MVCC snapshots do not use.
 
 use super::{backend, copies, lists, mixed, mode, prepared, rests, txn, Mode};
+use crate::pg::compat;
 use crate::state::errors::ok;
 use crate::state::platform::PG;
+use crate::state::standby;
 use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::open::{Kept, Seen, SHORT};
 use mixedcc_engine::primitive::Ordering;
@@ -37,6 +39,11 @@ unsafe fn fix_snapshot(snapshot: pg_sys::Snapshot) {
 unsafe fn take(s: pg_sys::Snapshot) -> Kept {
     let mut list = Vec::new();
     let t = txn();
+    if compat::in_recovery() {
+        t.take_seen(&mut list); // It pins.
+        let csn = standby::take();
+        return Kept { upto: csn, floor: csn, excluded: Vec::new() };
+    }
     if matches!(mode(), Mode::ReadCommitted) {
         // INV-RELEASED
         ok(t.await_depends(&PG));
@@ -75,6 +82,9 @@ unsafe fn has_ended(e: &Engine, (csn, slot): (Csn, SlotId), s: pg_sys::Snapshot)
 pub fn adopt_snapshot(kept: Kept) {
     let b = backend();
     (b.read_csn, b.read_floor) = (kept.upto, kept.floor);
+    if compat::in_recovery() {
+        standby::adopt(kept.upto);
+    }
     b.txn.e.show(b.txn.slot, kept.seen(), Adopter::Importer);
     let kept = match mode() {
         Mode::SerializableReadOnly => Kept { excluded: Vec::new(), ..kept },
@@ -132,9 +142,10 @@ pub fn moment() -> Option<Csn> {
 unsafe fn first_use(s: pg_sys::Snapshot) -> Seen<'static> {
     // INV-DECIDED: PostgreSQL's snapshot was taken before.
     prepared::finish_decided();
+    standby::check_reader();
     // SAFETY: `s` is valid (contract of this function).
     unsafe {
-        if matches!(mode(), Mode::ReadCommitted) && !lists::has_csn(s) {
+        if matches!(mode(), Mode::ReadCommitted) && !lists::has_csn(s) && !standby::is_reader() {
             if let Some(now) = txn().take_quiet() {
                 return lists::put_prefix(s, now);
             }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::durable::wal::{
     describe, identify, image, reserve, Action, Builder, Change, Commit, Head, ImageKind, Old, Op, Record, Round,
-    RoundKind, FULL, TABLES_MAX,
+    RoundKind, Stable, FULL, TABLES_MAX,
 };
 use crate::durable::{Malformed, Storage};
 
@@ -270,4 +270,20 @@ fn records_are_described_in_words() {
     assert_eq!(describe(0xF0, &[]), "cannot be read: a record of no known kind");
     assert_eq!((identify(0x1F), identify(0xF0)), (Some(c"XCOMMIT"), None));
     assert_eq!(Op::of_info(0xF0), Err(Malformed("a record of no known kind")));
+}
+
+#[test]
+fn what_standbys_may_show_is_read_back() {
+    let told = Stable { life: 0x1_0000_0020, csn: 77, horizon: 70 };
+    let data = told.encode();
+    let read = Record::parse(Op::Stable, &data);
+    assert!(matches!(read, Ok(Record::Stable(found)) if found == told), "{read:?}");
+    assert_eq!(describe(Op::Stable as u8, &data), "csn 77; horizon 70; life 1/20");
+    for wrong in [Stable { csn: 0, ..told }, Stable { csn: CSN_MAX + 1, ..told }, Stable { horizon: 78, ..told }] {
+        assert!(Record::parse(Op::Stable, &wrong.encode()).is_err(), "{wrong:?}");
+    }
+    assert!(
+        Record::parse(Op::Stable, &data[..23]).is_err()
+            && Record::parse(Op::Stable, &[&data[..], &[0]].concat()).is_err()
+    );
 }

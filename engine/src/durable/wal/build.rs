@@ -1,6 +1,6 @@
 //! Making records.
 
-use super::{put_item_head, Head, ImageKind, Op, Round, FORMAT, HEAD, ITEM, REPLY, TABLES_MAX, WORD};
+use super::{put_item_head, Head, ImageKind, Op, Round, Stable, FORMAT, HEAD, ITEM, REPLY, TABLES_MAX, WORD};
 use crate::durable::bytes::put_storage;
 use crate::durable::entry::{Fragment, Kind, PIECE};
 use crate::durable::Storage;
@@ -144,6 +144,17 @@ impl Round {
             to.copy_from_slice(&number.to_le_bytes());
         }
         to[32] = self.kind as u8;
+        to
+    }
+}
+
+impl Stable {
+    /// The main data of [`Op::Stable`].
+    pub fn encode(&self) -> [u8; 24] {
+        let mut to = [0; 24];
+        for (to, number) in to.chunks_exact_mut(8).zip([self.life, self.csn, self.horizon]) {
+            to.copy_from_slice(&number.to_le_bytes());
+        }
         to
     }
 }

@@ -32,6 +32,9 @@ pub fn describe(info: u8, data: &[u8]) -> String {
             r.token,
             r.time
         ),
+        Ok(Record::Stable(s)) => {
+            write!(text, "csn {}; horizon {}; life {:X}/{:X}", s.csn, s.horizon, s.life >> 32, s.life as u32)
+        }
         Ok(Record::Change(change)) => change.put(&mut text),
         Err(why) => write!(text, "cannot be read: {why}"),
     };

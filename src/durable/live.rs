@@ -1,0 +1,607 @@
+//! Tables of a standby: their rows come from main fork and journal into memory, and follow replay.
+//!
+//! Nothing is written: the startup process owns the files. The caller holds the lock of INV-ATTACH,
+//! so one process at a time puts rows into a table; others read it meanwhile.
+//!
+//! **INV-LIVE**: Of a table all entries of records that end at or below its cursor are in memory,
+//! but for those that are not stable yet: the cursor stays before the first record of a page that
+//! has one. A page that redo takes again is looked for: its entries are in images then, and the
+//! horizon of the meta page is above the cursor. Then all files are read again.
+//!
+//! An entry counts if it is stable, because then it is decided. A load takes the newest entry of
+//! each record, and is complete from the largest CSN that it has met on. If no page was written in
+//! this life of the primary, no commit of this life is in it: then it is complete from the begin.
+
+use super::absorb::each_page_of;
+use super::files::Files;
+use super::journal;
+use super::load::{free_bytes, partition_of, see_to_exit, LOADING};
+use crate::access::primary;
+use crate::keys::partkey::PartKey;
+use crate::pg::buffers::{self, Ring};
+use crate::pg::compat;
+use crate::pg::errors::complain_with_detail;
+use crate::pg::faults::{self, Fault};
+use crate::pg::stored;
+use crate::state::above::TooLarge;
+use crate::state::errors::ok;
+use crate::state::platform::PG;
+use crate::state::{loads, rel, shmem, standby, stop};
+use mixedcc_engine::csn::{Csn, SlotId, Stamp};
+use mixedcc_engine::durable::merge::{Fork, Outcome};
+use mixedcc_engine::durable::progress::Phase;
+use mixedcc_engine::durable::standby::Live;
+use mixedcc_engine::durable::{Entry, Kind, Lsn, Malformed, Page, PageKind, Storage, PAGE};
+use mixedcc_engine::memory::OutOfMemory;
+use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::record::{Version, VERSION_HEADER};
+use mixedcc_engine::retire::RetireQueue;
+use mixedcc_engine::table::apply::{Put, Replayed};
+use mixedcc_engine::{Engine, Error, Table};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::collections::HashMap;
+
+/// Loads the rows of a permanent relation of a standby, and registers its table.
+///
+/// # Safety
+/// As for [`super::load::load`], in recovery.
+pub unsafe fn load(rel: pg_sys::Relation) -> Result<&'static Table, TooLarge> {
+    see_to_exit();
+    sweep();
+    standby::shown(); // So there is an era.
+                      // SAFETY: `rel` is open (contract of this function); a variable of this process.
+    unsafe { loads::mine().begin(pg_sys::MyDatabaseId.to_u32(), (*rel).rd_id.to_u32(), compat::now()) };
+    let _ends = Ends;
+    let e = shmem::engine();
+    let era = e.shared.standby.era();
+    // SAFETY: `rel` is open (contract of this function).
+    let Ok(mut source) = (unsafe { Source::new(rel, true) }) else { return Err(too_large()) };
+    let table = source.table;
+    let done = source.all().and_then(|found| source.settle(found, true)).and_then(|low| source.begin(low, era));
+    match done {
+        Ok(()) if shmem::register(table) == Some(true) => {
+            LOADING.set(None);
+            Ok(table)
+        }
+        _ => {
+            LOADING.set(None);
+            // SAFETY: `table` is not registered: no other process can reach it (INV-TABLE).
+            unsafe { table.destroy(&e, shmem::my_slot()) };
+            Err(too_large())
+        }
+    }
+}
+
+struct Ends;
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        loads::mine().end();
+        if let Some(table) = LOADING.replace(None) {
+            // SAFETY: `table` is not registered: no other process can reach it (INV-TABLE).
+            unsafe { table.destroy(&shmem::engine(), shmem::my_slot()) };
+        }
+    }
+}
+
+/// The memory is full. How much is missing is not known.
+fn too_large() -> TooLarge {
+    TooLarge { need: free_bytes() + 1 }
+}
+
+/// Gives up the tables of this database whose files are gone.
+fn sweep() {
+    // SAFETY: a variable of this process.
+    let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
+    for table in shmem::all(Some(database)) {
+        let is_live = table.durable().is_some_and(|d| d.live.era.load(Ordering::SeqCst) != 0);
+        if is_live && !buffers::exists(table.key, Fork::Main) {
+            if let Some(table) = shmem::unregister(table.key) {
+                table.retire(&shmem::engine());
+            }
+        }
+    }
+}
+
+/// Brings a table of a standby to `csn`, which is stable.
+///
+/// # Safety
+/// An open relation, and its table. The lock of INV-ATTACH is held.
+pub unsafe fn catch_up(rel: pg_sys::Relation, table: &'static Table, csn: Csn) {
+    let Some(live) = table.durable().map(|d| &d.live) else { return };
+    if live.upto.load(Ordering::SeqCst) >= csn {
+        return;
+    }
+    #[cfg(feature = "faults")]
+    faults::begin();
+    let e = shmem::engine();
+    let (cursor, replayed) = (live.cursor.load(Ordering::SeqCst), compat::replayed());
+    // All that is stable was replayed, and told here, before it became stable.
+    if e.shared.standby.appended_to(table.key.into()) > cursor {
+        // SAFETY: `rel` is open (contract of this function).
+        let done = unsafe { Source::new(rel, false) }.and_then(|mut source| source.follow(csn, true));
+        if done.is_err() {
+            refuse_memory();
+        }
+    } else {
+        live.cursor.store(cursor.max(replayed), Ordering::SeqCst);
+    }
+    live.upto.store(csn, Ordering::SeqCst);
+    let pinned = e.refresh_min_pin(&PG);
+    RetireQueue::drain(&e, shmem::my_slot(), pinned, 4096);
+}
+
+fn refuse_memory() -> ! {
+    ok(Err(Error::OutOfMemory))
+}
+
+/// What the table has is not stable, and stays so for a while.
+#[cold]
+fn refuse_yet() -> ! {
+    complain_with_detail(
+        PgSqlErrorCode::ERRCODE_OBJECT_IN_USE,
+        "the rows of a mixedcc table cannot be loaded yet",
+        "They are newer than what this standby may show. A transaction that is prepared on the primary, or a commit that waits for its standbys, holds that back.",
+        "Finish the transactions of pg_prepared_xacts on the primary, and try again.",
+    )
+}
+
+/// A row or a tombstone, as it was found.
+struct Found {
+    record: u32,
+    csn: Csn,
+    xid: Option<u64>,
+    /// The stored row. `None`: it is deleted.
+    row: Option<Vec<u8>>,
+}
+
+/// Pieces of a row, by their numbers.
+struct Pieces {
+    xid: Option<u64>,
+    there: Vec<Option<Vec<u8>>>,
+}
+
+/// A table, its files, and what this process has read of them.
+struct Source {
+    rel: pg_sys::Relation,
+    files: Files,
+    storage: Storage,
+    e: Engine,
+    slot: SlotId,
+    table: &'static Table,
+    /// No other process can reach the table.
+    alone: bool,
+    partkey: PartKey,
+    wanted: Option<primary::Wanted>,
+    pieces: HashMap<(u32, Csn, u32), Pieces>,
+    /// The largest CSN of all entries, and the largest position of all pages.
+    csn: Csn,
+    lsn: Lsn,
+    /// Where the next look at the journal begins.
+    cursor: Lsn,
+    /// Entries up to this CSN are in memory.
+    from: Csn,
+    /// Was there a later entry that the commit log may not have any more? Its decided copy is in an image.
+    older: bool,
+}
+
+impl Source {
+    /// # Safety
+    /// An open permanent relation of ours, which stays open. If it is to be loaded, no process has
+    /// its table.
+    unsafe fn new(rel: pg_sys::Relation, loads: bool) -> Result<Source, OutOfMemory> {
+        let (e, slot) = (shmem::engine(), shmem::my_slot());
+        // SAFETY: `rel` is open (contract of this function).
+        unsafe {
+            let files = Files::of(rel);
+            let table = match shmem::find(files.key).filter(|_| !loads) {
+                Some(table) => table,
+                None => {
+                    let table = rel::make_anew(rel, files.key)?;
+                    LOADING.set(Some(table));
+                    table.make_durable(&e, slot, false)?;
+                    table
+                }
+            };
+            let partkey = PartKey::parse(rel, table.map());
+            let wanted = primary::wanted(rel).filter(|w| table.primary().is_some_and(|p| p.spec() == w.spec));
+            let storage = files.key.into();
+            e.pin(slot);
+            let pieces = HashMap::new();
+            Ok(Source {
+                rel,
+                files,
+                storage,
+                e,
+                slot,
+                table,
+                alone: loads,
+                partkey,
+                wanted,
+                pieces,
+                csn: 0,
+                lsn: 0,
+                cursor: 0,
+                from: 0,
+                older: false,
+            })
+        }
+    }
+
+    fn live(&self) -> &'static Live {
+        // `new` has made it, or the caller has found it there.
+        &self.table.durable().expect("a permanent table").live
+    }
+
+    /// Takes the entries of a page. `f` gets those that are whole, or have become so.
+    fn take(
+        &mut self,
+        page: &Page,
+        f: &mut dyn FnMut(&mut Source, Found) -> Result<(), OutOfMemory>,
+    ) -> Result<(), OutOfMemory> {
+        for (_, entry) in page.entries() {
+            if !matches!(entry.kind, Kind::Row | Kind::Tomb) {
+                continue;
+            }
+            let outcome = entry.pending.map_or(Outcome::Committed, |xid| self.files.outcome(xid));
+            if matches!(outcome, Outcome::Aborted | Outcome::Older) {
+                self.older |= outcome == Outcome::Older && entry.csn > self.from;
+                continue;
+            }
+            self.csn = self.csn.max(entry.csn);
+            let xid = entry.pending.filter(|_| outcome == Outcome::Open);
+            if let Some(found) = self.whole(&entry, xid) {
+                f(self, found)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The row of an entry, if that or its other pieces give all of it.
+    fn whole(&mut self, entry: &Entry, xid: Option<u64>) -> Option<Found> {
+        let (record, csn) = (entry.record, entry.csn);
+        let Some(piece) = entry.fragment else {
+            let row = (entry.kind == Kind::Row).then(|| entry.payload.to_vec());
+            return Some(Found { record, csn, xid, row });
+        };
+        let key = (record, csn, piece.total);
+        let none = || Pieces { xid, there: vec![None; piece.pieces() as usize] };
+        let pieces = self.pieces.entry(key).or_insert_with(none);
+        if xid.is_none() {
+            pieces.xid = None;
+        }
+        pieces.there[piece.index() as usize] = Some(entry.payload.to_vec());
+        if pieces.there.iter().any(Option::is_none) {
+            return None;
+        }
+        let pieces = self.pieces.remove(&key)?;
+        let row = pieces.there.into_iter().flatten().flatten().collect();
+        Some(Found { record, csn, xid: pieces.xid, row: Some(row) })
+    }
+
+    /// Reads a block of the main fork, and takes its entries.
+    fn take_image(
+        &mut self,
+        block: u32,
+        ring: &Ring,
+        f: &mut dyn FnMut(&mut Source, Found) -> Result<(), OutOfMemory>,
+    ) -> Result<(), OutOfMemory> {
+        let mut bytes = Box::new([0; PAGE]);
+        if block >= buffers::blocks(self.files.key, Fork::Main) {
+            return Ok(()); // The note is of another file.
+        }
+        buffers::read(self.files.key, Fork::Main, block, false, Some(ring), &mut bytes);
+        self.lsn = self.lsn.max(lsn_of(&bytes));
+        let page = Page::read(&bytes, block).unwrap_or_else(|why| self.files.refuse_block(Fork::Main, block, why));
+        match page {
+            Some(page) if page.special.kind == PageKind::Image => self.take(&page, f),
+            Some(page) if page.special.kind == PageKind::Meta && block == 0 => Ok(()),
+            Some(_) => self.files.refuse_block(Fork::Main, block, Malformed("a page of another kind")),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads both forks. A load puts what is decided into memory; what is returned is not decided,
+    /// or is to be put in when it is stable.
+    fn all(&mut self) -> Result<Vec<Found>, OutOfMemory> {
+        let mut later = Vec::new();
+        let mut keep = |s: &mut Source, found: Found| {
+            if s.is_known(&found) {
+                return Ok(());
+            }
+            if s.alone && found.xid.is_none() {
+                return s.put(&found);
+            }
+            later.push(found);
+            Ok(())
+        };
+        let shared = &self.e.shared.standby;
+        let (mut moved, ring) = (shared.moved(), Ring::to_read());
+        let mut again = Vec::new();
+        loads::mine().enter(Phase::Rows, buffers::blocks(self.files.key, Fork::Main).into());
+        let mut block = 0;
+        // A table without a meta page has no images.
+        while block < buffers::blocks(self.files.key, Fork::Main) {
+            pgrx::check_for_interrupts!();
+            stop::reach("load-block");
+            self.take_image(block, &ring, &mut keep)?;
+            if block % 64 == 0 {
+                loads::mine().step(block.into());
+                self.note(&mut moved, &mut again);
+            }
+            block += 1;
+        }
+        self.cursor = compat::replayed();
+        self.journal(0, &mut |s, page| s.take(page, &mut keep))?;
+        // INV-MOVED
+        loop {
+            self.note(&mut moved, &mut again);
+            if again.is_empty() || faults::on(Fault::MovedForgotten) {
+                return Ok(later);
+            }
+            again.sort_unstable();
+            again.dedup();
+            for block in std::mem::take(&mut again) {
+                self.take_image(block, &ring, &mut keep)?;
+            }
+        }
+    }
+
+    fn note(&self, moved: &mut mixedcc_engine::durable::standby::Moved, to: &mut Vec<u32>) {
+        if !moved.look(&self.e.shared.standby, self.storage, to) {
+            // Some are not known: all blocks are read again.
+            to.extend(0..buffers::blocks(self.files.key, Fork::Main));
+        }
+    }
+
+    /// Calls `f` with the pages of the journal that have entries behind `cursor`, in the order of
+    /// WAL. Returns the horizon of the meta page of before.
+    fn journal(
+        &mut self,
+        cursor: Lsn,
+        f: &mut dyn FnMut(&mut Source, &Page) -> Result<(), OutOfMemory>,
+    ) -> Result<Lsn, OutOfMemory> {
+        let horizon = self.files.meta().horizon;
+        let blocks = journal::blocks(self.files.key);
+        let mut due = Vec::new();
+        each_page_of(&self.files, 0..blocks, horizon, |page| {
+            pgrx::check_for_interrupts!();
+            if page.special.b > cursor {
+                due.push((page.special.a, page.special.b, page.special.block));
+            }
+        });
+        due.sort_unstable();
+        if faults::on(Fault::PageSkipped) {
+            due.pop();
+        }
+        for (_, end, block) in due {
+            self.lsn = self.lsn.max(end);
+            let mut bytes = Box::new([0; PAGE]);
+            journal::look(self.files.key, Fork::Journal, block, &mut bytes);
+            // A page that was taken again meanwhile has newer entries, or none.
+            let page = self.files.page(Fork::Journal, block, &bytes);
+            if let Some(page) = page.filter(|page| page.special.kind == PageKind::Journal) {
+                self.lsn = self.lsn.max(page.special.b);
+                f(self, &page)?;
+            }
+        }
+        Ok(horizon)
+    }
+
+    /// What is in the files, but not in memory, comes when it is stable and decided.
+    /// Returns the CSN from which the table is complete.
+    fn settle(&mut self, later: Vec<Found>, loads: bool) -> Result<Csn, OutOfMemory> {
+        let life = self.e.shared.standby.shown_at().life;
+        let is_old = loads && self.lsn <= life;
+        if !is_old && !standby::await_shown(self.csn, || false) {
+            refuse_yet();
+        }
+        for found in &later {
+            if self.is_committed(found) && !self.is_known(found) {
+                self.put(found)?;
+            }
+        }
+        let cut = self.pieces.iter().find(|((record, csn, _), pieces)| {
+            let is_newest = self.newest(*record).is_none_or(|(there, _)| there < *csn);
+            is_newest && pieces.there[0].is_some() && pieces.xid.is_none()
+        });
+        if let Some(((record, _, _), _)) = cut {
+            self.files.refuse(&format!("a part of row {record} is missing"));
+        }
+        self.pieces.clear();
+        if is_old && self.csn > standby::shown() {
+            self.make_old();
+            return Ok(0);
+        }
+        Ok(self.csn)
+    }
+
+    /// Is the transaction of an entry, which is stable, committed? Waits until it is decided.
+    fn is_committed(&self, found: &Found) -> bool {
+        let Some(xid) = found.xid else { return true };
+        let begun = compat::now();
+        loop {
+            match self.files.outcome(xid) {
+                Outcome::Open if compat::now() - begun < 1_000_000 => {
+                    pgrx::check_for_interrupts!();
+                    compat::nap(1000);
+                }
+                Outcome::Open => refuse_yet(),
+                outcome => return outcome == Outcome::Committed,
+            }
+        }
+    }
+
+    /// All rows are older than this life of the primary: each snapshot sees them.
+    fn make_old(&self) {
+        for n in 0..self.table.len() {
+            let head = self.table.record(n).map(|r| r.head());
+            // SAFETY: INV-TABLE: no other process can reach the table.
+            if let Some(head) = head.and_then(|head| unsafe { head.as_ref() }) {
+                head.set_stamp(Stamp::csn(1));
+            }
+        }
+    }
+
+    /// The table is loaded.
+    fn begin(&mut self, low: Csn, era: u64) -> Result<(), OutOfMemory> {
+        loads::mine().enter(Phase::Primary, 0);
+        // SAFETY: the relation is open: contract of `new`. No other process has the table.
+        match unsafe { primary::fill(self.rel, self.table) } {
+            Ok(None) => {}
+            Ok(Some((a, b))) => self.files.refuse(&format!("rows {a} and {b} have one primary key")),
+            Err(Error::OutOfMemory) => return Err(OutOfMemory),
+            Err(x) => ok(Err(x)),
+        }
+        let live = self.live();
+        live.low.store(low, Ordering::SeqCst);
+        live.cursor.store(self.cursor, Ordering::SeqCst);
+        live.era.store(era, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Applies what the journal has got since the last look, up to a CSN that is stable (INV-LIVE).
+    /// `may_reread`: the images were not read just before.
+    fn follow(&mut self, upto: Csn, may_reread: bool) -> Result<(), OutOfMemory> {
+        let live = self.live();
+        let (cursor, from) = (live.cursor.load(Ordering::SeqCst), live.upto.load(Ordering::SeqCst));
+        let mut next = compat::replayed();
+        if self.files.meta().horizon > cursor {
+            return self.reread(upto);
+        }
+        (self.older, self.from) = (false, from);
+        self.journal(cursor, &mut |s, page| {
+            s.take(page, &mut |s, found| {
+                if found.csn > upto {
+                    next = next.min(page.special.a);
+                } else if found.csn > from && !s.is_known(&found) && s.is_committed(&found) {
+                    s.put(&found)?;
+                }
+                Ok(())
+            })?;
+            if page.entries().any(|(_, entry)| entry.csn > upto) {
+                next = next.min(page.special.a);
+            }
+            Ok(())
+        })?;
+        // A page may have been taken again before it was read.
+        if self.files.meta().horizon > cursor || self.older && may_reread {
+            return self.reread(upto);
+        }
+        live.cursor.store(next.max(cursor), Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Reads all files again: entries that are in no journal any more are in images. Snapshots
+    /// between those that the table has served and now cannot use it.
+    fn reread(&mut self, upto: Csn) -> Result<(), OutOfMemory> {
+        self.pieces.clear();
+        let mut found = self.all()?;
+        found.sort_by_key(|f| (f.record, f.csn));
+        let low = self.settle(found, false)?;
+        let live = self.live();
+        live.low.fetch_max(low, Ordering::SeqCst);
+        live.cursor.store(self.cursor, Ordering::SeqCst);
+        // What has come meanwhile.
+        self.follow(upto, false)
+    }
+
+    /// The newest version of a record: its CSN, and where it is.
+    fn newest(&self, record: u32) -> Option<(Csn, *const Version)> {
+        let head = self.table.record(record.into())?.head().cast_const();
+        // SAFETY: INV-RETIRE: the process is pinned, and it alone replaces heads.
+        let csn = unsafe { head.as_ref() }?.csn()?;
+        Some((csn, head))
+    }
+
+    fn is_known(&self, found: &Found) -> bool {
+        self.newest(found.record).is_some_and(|(csn, _)| csn >= found.csn)
+    }
+
+    /// The key of a version in the primary index.
+    fn key(&self, version: *const Version) -> Option<Vec<u8>> {
+        let mut key = Vec::new();
+        // SAFETY: the relation is open: contract of `new`. The version is of it, and reachable.
+        unsafe { primary::key_of(self.rel, self.wanted.as_ref()?, version, &mut key) }.then_some(key)
+    }
+
+    /// Puts a decided row or tombstone above what is there of its record (INV-APPLY).
+    fn put(&mut self, found: &Found) -> Result<(), OutOfMemory> {
+        let (e, slot, n) = (&self.e, self.slot, u64::from(found.record));
+        let old = self.table.applied(e, slot, n)?.map(|v| v.as_ptr().cast_const());
+        // SAFETY: INV-RETIRE: the process is pinned, and it alone replaces heads.
+        let (was_row, old_key) = match old {
+            None => (false, None),
+            Some(v) if unsafe { (*v).is_tombstone() } => (false, unsafe { Version::key(v) }.map(<[u8]>::to_vec)),
+            Some(v) => (true, if self.alone { None } else { self.key(v) }),
+        };
+        let above = if self.alone { Put::Alone } else { Put::Above };
+        let Some(stored) = &found.row else {
+            // Above another tombstone: the entry of the old key is there still.
+            let what = Replayed::Tomb(old_key.as_deref());
+            return self.table.apply(e, slot, (n, found.csn), what, above);
+        };
+        let mut version = self.version(found.record, stored);
+        let (head, payload) = version.split();
+        let part = partition_of(self.rel, &self.partkey, payload);
+        if self.alone {
+            return self.table.apply(e, slot, (n, found.csn), Replayed::Row(payload, part), above);
+        }
+        let key = self.key(head);
+        let is_reused = old.is_some() && (!was_row || key != old_key);
+        if is_reused {
+            // SAFETY: as above.
+            let deleted = old.and_then(|v| unsafe { (*v).csn() }).unwrap_or(found.csn);
+            standby::await_others(if was_row { found.csn } else { deleted });
+            if let Some(old_key) = &old_key {
+                self.table.apply_key_removal(e, slot, &PG, n, old_key)?;
+            }
+        }
+        if let Some(key) = key.filter(|_| is_reused || old.is_none()) {
+            match self.table.apply_key(e, slot, &PG, n, &key) {
+                Ok(()) => {}
+                Err(Error::OutOfMemory) => return Err(OutOfMemory),
+                Err(x) => ok(Err(x)),
+            }
+        }
+        let (_, payload) = version.split();
+        let put = if is_reused { Put::Anew } else { Put::Above };
+        self.table.apply(e, slot, (n, found.csn), Replayed::Row(payload, part), put)
+    }
+
+    /// A row as a version of this process.
+    fn version(&self, record: u32, stored: &[u8]) -> Private {
+        let Some(len) = stored::unpacked_len(stored) else {
+            self.files.refuse(&format!("row {record} is no row"));
+        };
+        let mut private = Private { words: vec![0u64; (VERSION_HEADER + len).div_ceil(8)], len };
+        let head = private.words.as_mut_ptr().cast::<Version>();
+        // SAFETY: INV-VERSION: `words` has room for header and payload.
+        unsafe { Version::init(head, Stamp::csn(1), len as u32, 0) };
+        stored::unpack(stored, private.split().1);
+        private
+    }
+}
+
+/// A version in memory of this process.
+struct Private {
+    words: Vec<u64>,
+    len: usize,
+}
+
+impl Private {
+    /// The version, and the bytes of its row.
+    fn split(&mut self) -> (*const Version, &mut [u8]) {
+        let head = self.words.as_mut_ptr().cast::<u8>();
+        // SAFETY: `words` has `len` bytes behind the header, which are used by this name alone.
+        let payload = unsafe { std::slice::from_raw_parts_mut(head.add(VERSION_HEADER), self.len) };
+        (head.cast_const().cast(), payload)
+    }
+}
+
+/// Where the last record that has changed a page ends.
+fn lsn_of(page: &[u8; PAGE]) -> Lsn {
+    let half = |at: usize| Lsn::from(u32::from_ne_bytes([page[at], page[at + 1], page[at + 2], page[at + 3]]));
+    half(0) << 32 | half(4)
+}

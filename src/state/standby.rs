@@ -1,0 +1,314 @@
+//! Reads on a standby (docs/design/standby.md): what a primary tells, snapshots, conflicts.
+//!
+//! **INV-READY**: Each table that a transaction uses on a standby has all entries up to each
+//! snapshot of the transaction in memory: when it is used first, and when a snapshot is taken. And
+//! each snapshot that may be in use is at or above the CSN from which the table is complete.
+
+use crate::pg::compat;
+use crate::pg::errors::{complain, complain_with_detail};
+use crate::pg::faults::{self, Fault};
+use crate::pg::wal;
+use crate::state::{rel, shmem, slots, xact};
+use mixedcc_engine::csn::{Csn, SlotId};
+use mixedcc_engine::durable::standby::{Shown, TAKING};
+use mixedcc_engine::durable::wal::{Op, Stable};
+use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::Table;
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+
+/// Between two looks at what is replayed, µs.
+const LOOK_US: core::ffi::c_long = 2000;
+/// So long a session waits until it is known what may be shown, µs.
+const PATIENCE_US: u64 = 10_000_000;
+
+/// On a primary: the name of this life of shared memory, before the first commit of it.
+pub fn begin_life() {
+    shmem::engine().shared.standby.life(wal::inserted());
+}
+
+/// On a primary: tells standbys what is stable, if that is new. Returns it.
+pub fn tell() -> Csn {
+    let e = shmem::engine();
+    let (told, _) = e.shared.standby.told();
+    match e.stable_upto().filter(|csn| *csn > told && wal::is_archived()) {
+        Some(csn) => log(csn, 0),
+        None => told,
+    }
+}
+
+fn log(csn: Csn, horizon: Csn) -> Csn {
+    let standby = &shmem::engine().shared.standby;
+    let data = Stable { life: standby.life(wal::inserted()), csn, horizon }.encode();
+    // SAFETY: in a critical section, in which no other record is begun.
+    let end = wal::critical(|| unsafe { wal::insert(Op::Stable, wal::UNIMPORTANT, &[&data]) });
+    standby.tell(csn, horizon);
+    if horizon == 0 {
+        wal::flush_soon(end); // Only what is on disk is sent. Perhaps no commit follows.
+    }
+    csn
+}
+
+/// On a primary: rows that were deleted below the result may lose their index entries. At most
+/// `floor`.
+pub fn floor_of(table: &Table, floor: Csn) -> Csn {
+    let tells = table.durable().is_some() && wal::is_archived() && !compat::in_recovery();
+    if tells && floor > shmem::engine().shared.standby.told().0 {
+        floor.min(tell() + 1)
+    } else {
+        floor
+    }
+}
+
+/// On a primary: index entries go of rows of which the last was deleted at `csn`, below a floor of
+/// [`floor_of`]. Their WAL records come later.
+pub fn tell_horizon(table: &Table, csn: Csn) {
+    let (told, horizon) = shmem::engine().shared.standby.told();
+    let tells = table.durable().is_some() && wal::is_archived();
+    if tells && csn > horizon && !faults::on(Fault::HorizonLeftOut) {
+        log(told, csn);
+    }
+}
+
+/// In the startup process: what a primary has told was replayed; the record ends at `at`.
+pub fn replayed(stable: Stable, at: u64) {
+    let standby = &shmem::engine().shared.standby;
+    if !standby.is_life(stable.life) {
+        // CSNs are compared within one life only.
+        standby.forget();
+        await_readers(Csn::MAX);
+        standby.turn(true);
+    }
+    standby.show(Shown { csn: stable.csn, life: stable.life, at, time: compat::now() });
+    // Pins of later snapshots are at or above it (INV-APPLY).
+    shmem::engine().advance_clock(stable.csn);
+    if stable.horizon > 0 {
+        await_readers(stable.horizon);
+    }
+}
+
+fn readers(below: Csn) -> Vec<SlotId> {
+    let me = shmem::is_up().then(shmem::my_slot);
+    let e = shmem::engine();
+    let all = e.showing_below(below);
+    all.filter(|slot| Some(*slot) != me && !is_idle(*slot)).collect()
+}
+
+/// Has the session of a slot no snapshot? It is about to take one, if its word says so.
+fn is_idle(slot: SlotId) -> bool {
+    let e = shmem::engine();
+    e.slots[slot as usize].shows.load(Ordering::SeqCst) != TAKING && slots::has_no_snapshot(slot)
+}
+
+/// In the startup process: waits for snapshots below a CSN as long as the settings allow, and then
+/// cancels them (INV-CONFLICT).
+fn await_readers(below: Csn) {
+    let begun = compat::now();
+    let patience = compat::standby_delay();
+    loop {
+        let slots = readers(below);
+        if slots.is_empty() {
+            return;
+        }
+        if patience.is_some_and(|us| compat::now() - begun >= us) {
+            cancel(&slots);
+        }
+        compat::startup_interrupts();
+        compat::nap(LOOK_US * 2);
+    }
+}
+
+fn cancel(of: &[SlotId]) {
+    shmem::engine().shared.standby.conflicts.fetch_add(1, Ordering::Relaxed);
+    of.iter().for_each(|slot| slots::cancel_reader(*slot));
+}
+
+/// A session is about to let a number of a row be used again that was deleted at `below`: waits for
+/// snapshots below that, and then cancels them.
+pub fn await_others(below: Csn) {
+    let begun = compat::now();
+    let e = shmem::engine();
+    let mine = e.slots[shmem::my_slot() as usize].shows.load(Ordering::SeqCst);
+    if mine != 0 && mine < below {
+        refuse_old();
+    }
+    loop {
+        let slots = readers(below);
+        if slots.is_empty() {
+            return;
+        }
+        match compat::standby_patience() {
+            // It may itself wait for what this session holds: no wait without an end.
+            None if compat::now() - begun > PATIENCE_US / 10 => complain(
+                PgSqlErrorCode::ERRCODE_OBJECT_IN_USE,
+                "a snapshot of another session still needs rows of a mixedcc table which this one is about to replace",
+                "Try again when that session has ended its transaction, or set max_standby_streaming_delay to a time.",
+            ),
+            Some(us) if compat::now() - begun >= us => cancel(&slots),
+            _ => {}
+        }
+        pgrx::check_for_interrupts!();
+        compat::nap(LOOK_US);
+    }
+}
+
+/// What may be shown now; waits a while until it is known.
+pub fn shown() -> Csn {
+    let begun = compat::now();
+    loop {
+        match shmem::engine().shared.standby.shown() {
+            Some(csn) => return csn,
+            None if compat::now() - begun > PATIENCE_US || !compat::in_recovery() => refuse_unknown(),
+            None => {}
+        }
+        pgrx::check_for_interrupts!();
+        compat::nap(LOOK_US);
+    }
+}
+
+/// Waits a while until all up to `csn` may be shown, or until `done`.
+pub fn await_shown(csn: Csn, done: impl Fn() -> bool) -> bool {
+    let begun = compat::now();
+    while shown() < csn && !done() {
+        if compat::now() - begun > PATIENCE_US {
+            return false;
+        }
+        pgrx::check_for_interrupts!();
+        compat::nap(LOOK_US);
+    }
+    true
+}
+
+fn refuse_unknown() -> ! {
+    complain_with_detail(
+        PgSqlErrorCode::ERRCODE_CANNOT_CONNECT_NOW,
+        "mixedcc tables cannot be read yet",
+        "It is not known which commits this standby may show: its primary has not told it since this server, or the primary, has started.",
+        "Try again. The primary tells it soon after its next commit into a mixedcc table.",
+    )
+}
+
+/// A snapshot cannot be used any more.
+#[cold]
+pub fn refuse_old() -> ! {
+    complain_with_detail(
+        PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+        "could not serialize access due to replay",
+        "A mixedcc table was loaded, or its rows were replaced, after this transaction's snapshot.",
+        "The transaction might succeed if retried.",
+    )
+}
+
+/// The snapshot of a transaction on a standby, for tables of ours.
+pub fn take() -> Csn {
+    let (e, slot) = (shmem::engine(), shmem::my_slot());
+    let is_first = compat::has_one_snapshot();
+    let begun = compat::now();
+    loop {
+        if let Some(csn) = e.take_stable(slot, is_first) {
+            catch_up_used(csn);
+            return csn;
+        }
+        if compat::now() - begun > PATIENCE_US || !compat::in_recovery() {
+            refuse_unknown();
+        }
+        pgrx::check_for_interrupts!();
+        compat::nap(LOOK_US);
+    }
+}
+
+/// INV-READY, for the tables that the transaction has used.
+fn catch_up_used(csn: Csn) {
+    for (oid, table) in rel::used_live() {
+        if is_gone(table) {
+            refuse_old();
+        }
+        if table.durable().is_some_and(|d| d.live.upto.load(Ordering::SeqCst) < csn) {
+            // SAFETY: the transaction has the relation locked. An ERROR unwinds, and closes it.
+            unsafe {
+                let r = pg_sys::relation_open(oid, pg_sys::NoLock as i32);
+                catch_up(r, table, csn);
+                pg_sys::relation_close(r, pg_sys::NoLock as i32);
+            }
+        }
+    }
+}
+
+/// Was the table loaded by a standby, in another era than this? It is of no use any more.
+pub fn is_gone(table: &Table) -> bool {
+    let era = table.durable().map_or(0, |d| d.live.era.load(Ordering::SeqCst));
+    era != 0 && era != shmem::engine().shared.standby.era()
+}
+
+/// # Safety
+/// An open relation, and its table.
+unsafe fn catch_up(r: pg_sys::Relation, table: &'static Table, csn: Csn) {
+    if xact::parallel::is_worker() {
+        refuse_old(); // Its leader has seen to the snapshot: so that is gone.
+    }
+    // SAFETY: the contract of this function.
+    unsafe { rel::catch_up(r, table, csn) };
+}
+
+/// INV-READY, for a table that is about to be used.
+///
+/// # Safety
+/// An open relation of ours, and its table.
+pub unsafe fn make_ready(r: pg_sys::Relation, table: &'static Table) {
+    let Some(live) = table.durable().map(|d| &d.live) else { return };
+    let (e, slot) = (shmem::engine(), shmem::my_slot());
+    let word = &e.slots[slot as usize].shows;
+    if live.era.load(Ordering::SeqCst) == 0 || !compat::in_recovery() {
+        if word.load(Ordering::SeqCst) != 0 {
+            refuse_old(); // Its snapshot is of the time before the end of the recovery.
+        }
+        return;
+    }
+    if xact::is_statement_wise() && compat::has_no_portal() {
+        word.store(0, Ordering::SeqCst); // Its snapshots are gone.
+    }
+    let fixed = if xact::parallel::is_worker() { word.load(Ordering::SeqCst) } else { xact::fixed_snapshot() };
+    let csn = if fixed != 0 { fixed } else { shown() };
+    if live.upto.load(Ordering::SeqCst) < csn {
+        // SAFETY: `r` is open, and `table` its table (contract of this function).
+        unsafe { catch_up(r, table, csn) };
+    }
+    if is_gone(table) {
+        refuse_old();
+    }
+    let oldest = word.load(Ordering::SeqCst);
+    if oldest != 0 && oldest < live.low.load(Ordering::SeqCst) && !faults::on(Fault::LowForgotten) {
+        refuse_old();
+    }
+}
+
+/// Does this process read on a standby? A transaction that has done so, and goes on after the end
+/// of the recovery, has no other snapshots.
+#[inline]
+pub fn is_reader() -> bool {
+    compat::in_recovery()
+}
+
+/// A snapshot is about to be taken.
+#[inline]
+pub fn check_reader() {
+    let (e, slot) = (shmem::engine(), shmem::my_slot());
+    if e.slots[slot as usize].shows.load(Ordering::Relaxed) != 0 && !compat::in_recovery() {
+        refuse_old();
+    }
+}
+
+/// The transaction reads by a snapshot of another one, which has it still.
+pub fn adopt(csn: Csn) {
+    shmem::engine().slots[shmem::my_slot() as usize].shows.store(csn, Ordering::SeqCst);
+}
+
+/// The transaction has ended: it has no snapshot any more.
+pub fn end_transaction() {
+    if shmem::is_up() {
+        let word = &shmem::engine().slots[shmem::my_slot() as usize].shows;
+        if word.load(Ordering::Relaxed) != 0 {
+            word.store(0, Ordering::SeqCst);
+        }
+    }
+}

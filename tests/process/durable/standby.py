@@ -1,0 +1,543 @@
+#!/usr/bin/python3
+"""Reads on a standby. Writers change tables on the primary in all ways. Readers on the standby
+check that each snapshot is a state of the primary: sums hold, and transactions are there in their
+serial order, without a gap."""
+
+import multiprocessing
+import os
+import random
+import sys
+import time
+
+import psycopg2
+
+from lib.clusters import Cluster
+from lib.common import (check, connect, drop_database, equal, main, make_database, must_be_found, must_come, premise,
+                        query, value)
+
+DATABASE = "process_standby"
+ACCOUNTS, START, WRITERS = 200, 1000, 3
+PROTOCOLS = ("occ", "2pl", "partcc")
+# Errors after which a client tries again.
+AGAIN = ("40001", "40P01", "55P03", "57P03", "55006", "57014")
+
+
+def make_tables(connection):
+    for n, protocol in enumerate(PROTOCOLS):
+        query(connection, f"CREATE TABLE acct{n} (id int PRIMARY KEY, branch int, amount int, pad text) USING mixedcc "
+                          f"WITH (mixedcc.partitions = '3', mixedcc.protocol = '{protocol}')")
+        query(connection, f"INSERT INTO acct{n} SELECT i, i % 7, {START}, 'x' FROM generate_series(1, {ACCOUNTS}) i")
+    # The first has no index but its key: its numbers are used again without VACUUM.
+    query(connection, "CREATE INDEX ON acct1 (branch); CREATE INDEX ON acct2 (branch, id)")
+    # Transaction n adds row n to one table, and counts in two others.
+    query(connection, "CREATE TABLE counted (n int) USING mixedcc; INSERT INTO counted VALUES (0)")
+    query(connection, "CREATE TABLE again (id int PRIMARY KEY, n int) USING mixedcc; INSERT INTO again VALUES (1, 0)")
+    query(connection, "CREATE TABLE steps (n int PRIMARY KEY, w int) USING mixedcc")
+
+
+# --- writers ---------------------------------------------------------------------
+
+def transfer(cursor, rng):
+    a, b = rng.randrange(len(PROTOCOLS)), rng.randrange(len(PROTOCOLS))
+    x, y, amount = rng.randint(1, ACCOUNTS), rng.randint(1, ACCOUNTS), rng.randint(1, 9)
+    length = rng.choice((0, 1, 10, 100, 100, 9000 if rng.random() < 0.05 else 5))
+    cursor.execute(f"UPDATE acct{a} SET amount = amount - %s, pad = repeat('p', %s) WHERE id = %s", (amount, length, x))
+    if cursor.rowcount != 1:
+        return
+    cursor.execute(f"UPDATE acct{b} SET amount = amount + %s WHERE id = %s", (amount, y))
+    if cursor.rowcount != 1:
+        cursor.execute(f"UPDATE acct{a} SET amount = amount + %s WHERE id = %s", (amount, x))
+
+
+def move(cursor, rng):
+    """A row gets another branch, another key, or is deleted and comes again."""
+    n, x = rng.randrange(len(PROTOCOLS)), rng.randint(1, ACCOUNTS)
+    kind = rng.random()
+    if kind < 0.4:
+        cursor.execute(f"UPDATE acct{n} SET branch = %s WHERE id = %s", (rng.randrange(7), x))
+    elif kind < 0.7:
+        y = ACCOUNTS + rng.randint(1, 50)
+        cursor.execute(f"UPDATE acct{n} SET id = %s WHERE id = %s AND NOT EXISTS (SELECT FROM acct{n} WHERE id = %s)", (y, x, y))
+        cursor.execute(f"UPDATE acct{n} SET id = %s WHERE id = %s AND NOT EXISTS (SELECT FROM acct{n} WHERE id = %s)", (x, y, x))
+    else:
+        cursor.execute(f"DELETE FROM acct{n} WHERE id = %s RETURNING branch, amount", (x,))
+        row = cursor.fetchone()
+        if row:
+            y = rng.choice((x, x, ACCOUNTS + 100 + rng.randint(1, 50)))
+            cursor.execute(f"SELECT count(*) FROM acct{n} WHERE id = %s", (y,))
+            y = x if cursor.fetchone()[0] else y
+            cursor.execute(f"INSERT INTO acct{n} VALUES (%s, %s, %s, 'again')", (y, row[0], row[1]))
+
+
+def step(cursor, writer):
+    cursor.execute("UPDATE counted SET n = n + 1 RETURNING n")
+    n = cursor.fetchone()[0]
+    cursor.execute("UPDATE again SET n = n + 1 WHERE id = 1")
+    cursor.execute("INSERT INTO steps VALUES (%s, %s)", (n, writer))
+
+
+def end(cursor, rng, name):
+    """COMMIT in one of its ways."""
+    way = rng.random()
+    if way < 0.1:
+        cursor.execute(f"PREPARE TRANSACTION '{name}'")
+        time.sleep(rng.uniform(0, 0.02))
+        cursor.execute(f"{'COMMIT' if rng.random() < 0.7 else 'ROLLBACK'} PREPARED '{name}'")
+        return
+    if way < 0.3:
+        cursor.execute("SELECT pg_current_xact_id()")
+    cursor.execute("ROLLBACK" if way > 0.95 else "COMMIT")
+
+
+def write(number, seed, stop, counts, prepares):
+    rng = random.Random(seed)
+    connection = connect(DATABASE)
+    done = 0
+    while not stop.is_set():
+        cursor = connection.cursor()
+        try:
+            cursor.execute("BEGIN ISOLATION LEVEL " + rng.choice(("READ COMMITTED", "SERIALIZABLE", "SERIALIZABLE")))
+            cursor.execute(f"SET LOCAL synchronous_commit = {rng.choice(('on', 'off', 'local'))}; SET LOCAL lock_timeout = 2000")
+            for _ in range(rng.randint(1, 3)):
+                rng.choice((transfer, transfer, move))(cursor, rng)
+            if rng.random() < 0.3:
+                cursor.execute("SAVEPOINT s")
+                transfer(cursor, rng)
+                cursor.execute("ROLLBACK TO SAVEPOINT s")
+            if rng.random() < 0.5:
+                step(cursor, number)
+            if prepares and rng.random() < 0.5:
+                end(cursor, rng, f"standby {number}")
+            else:
+                cursor.execute("COMMIT")
+            done += 1
+        except psycopg2.Error as error:
+            if error.pgcode not in (*AGAIN, "23505"):
+                return counts.put(("wrong", f"a writer: {error.pgcode} {error}"))
+            query(connection, "ROLLBACK")
+    counts.put(("written", done))
+
+
+def disturb(seed, stop, counts):
+    rng = random.Random(seed)
+    connection = connect(DATABASE)
+    done = 0
+    while not stop.is_set():
+        command = rng.choice(("CHECKPOINT", "VACUUM acct1", "VACUUM acct2", "VACUUM acct0", "VACUUM steps"))
+        query(connection, command)
+        done += 1
+        time.sleep(rng.uniform(0.05, 0.3))
+    counts.put(("disturbed", done))
+
+
+# --- readers ---------------------------------------------------------------------
+
+SUMS = "SELECT " + " + ".join(f"(SELECT sum(amount) FROM acct{n})" for n in range(len(PROTOCOLS)))
+STEPS = """SELECT (SELECT n FROM counted), (SELECT n FROM again WHERE id = 1),
+    (SELECT count(*) FROM steps), (SELECT coalesce(max(n), 0) FROM steps)"""
+
+
+class Wrong(Exception):
+    """A snapshot that is no state of the primary."""
+
+
+def must_be(what, got, wanted):
+    if got != wanted:
+        raise Wrong(f"{what}: {got} and not {wanted}")
+
+
+def look_at_all(connection, rng, last):
+    """Looks at the whole state by one statement each."""
+    must_be("sum", value(connection, SUMS), START * ACCOUNTS * len(PROTOCOLS))
+    counted, again, steps, newest = query(connection, STEPS)[0]
+    must_be("steps", (again, steps, newest), (counted,) * 3)
+    if counted < last:
+        raise Wrong(f"steps go back from {last} to {counted}")
+    return counted
+
+
+def look_by_indexes(connection, rng):
+    """In one snapshot a table has the same rows by each way."""
+    n = rng.randrange(len(PROTOCOLS))
+    rows = sorted(query(connection, f"SELECT id, branch, amount FROM acct{n}"))
+    query(connection, "SET LOCAL enable_seqscan = off")
+    for row in rng.sample(rows, 20):
+        must_be(f"acct{n} by key", query(connection, f"SELECT id, branch, amount FROM acct{n} WHERE id = %s", (row[0],)), [row])
+    ids = {row[0] for row in rows}
+    for key in rng.sample(range(1, ACCOUNTS + 200), 20):
+        if key not in ids:
+            must_be(f"acct{n} by a key that is not there", query(connection, f"SELECT id FROM acct{n} WHERE id = %s", (key,)), [])
+    branch = rng.randrange(7)
+    found = sorted(query(connection, f"SELECT id, branch, amount FROM acct{n} WHERE branch = %s", (branch,)))
+    must_be(f"acct{n} by branch", found, [row for row in rows if row[1] == branch])
+    query(connection, "SET LOCAL enable_seqscan = on")
+
+
+def roll_back(connection):
+    """A conflict with replay ends a session that is idle in a transaction."""
+    try:
+        query(connection, "ROLLBACK")
+    except psycopg2.Error:
+        connection.close()
+
+
+def read(standby, seed, stop, counts):
+    rng = random.Random(seed)
+    connection = None
+    done, again, last, wrong = 0, 0, 0, None
+    while not stop.is_set() and not wrong:
+        try:
+            connection = connection or standby.connect()
+            if rng.random() < 0.5:
+                last = look_at_all(connection, rng, last)
+            else:
+                query(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+                seen = look_at_all(connection, rng, 0)
+                for _ in range(rng.randint(1, 4)):
+                    time.sleep(rng.choice((0, 0, 0.05, 0.3)))
+                    look_by_indexes(connection, rng)
+                    must_be("the same snapshot", look_at_all(connection, rng, 0), seen)
+                query(connection, "COMMIT")
+                last = max(last, seen)
+            done += 1
+        except Wrong as error:
+            wrong = str(error)
+        except psycopg2.Error as error:
+            again += 1
+            if connection is None or connection.closed or error.pgcode in (None, "57P01", "57P02", "57P03"):
+                connection = None  # The server restarts, or has ended the session.
+                time.sleep(0.05)
+            elif error.pgcode in AGAIN:
+                roll_back(connection)
+            else:
+                wrong = f"{error.pgcode} {error}"
+    counts.put(("wrong", wrong) if wrong else ("read", (done, again)))
+
+
+# --- tests -----------------------------------------------------------------------
+
+def run_beside(standby, seconds, seed, readers=2, prepares=True, during=None):
+    """Writers, readers and disturbances for so long. Returns what they have counted."""
+    stop, counts = multiprocessing.Event(), multiprocessing.Queue()
+    jobs = [(write, (n, seed * 100 + n, stop, counts, prepares)) for n in range(WRITERS)]
+    jobs += [(read, (standby, seed * 100 + 50 + n, stop, counts)) for n in range(readers)] + [(disturb, (seed, stop, counts))]
+    processes = [multiprocessing.Process(target=f, args=args) for f, args in jobs]
+    [p.start() for p in processes]
+    end_at = time.time() + seconds
+    if during:
+        during()
+    while time.time() < end_at and all(p.is_alive() for p in processes):
+        time.sleep(0.1)
+    stop.set()
+    found = [counts.get(timeout=60) for _ in processes]
+    [p.join() for p in processes]
+    return found
+
+
+def judge(name, found):
+    wrong = [what for kind, what in found if kind == "wrong"]
+    check(f"standby: snapshots are states of the primary, {name}", not wrong, wrong)
+    written = sum(n for kind, n in found if kind == "written")
+    reads = [what for kind, what in found if kind == "read"]
+    done, again = sum(r[0] for r in reads), sum(r[1] for r in reads)
+    print(f"   {name}: {written} transactions, {done} reads, {again} tried again", flush=True)
+    check(f"standby: there was something to see, {name}", wrong or written > 50 and done > 20, (written, done, again))
+
+
+def boss():
+    return connect(DATABASE)
+
+
+def state(connection):
+    """All rows, by sequential scans, by keys, and by secondary indexes."""
+    all_rows = []
+    for setting in ("SET enable_seqscan = on; SET enable_indexscan = off; SET enable_bitmapscan = off",
+                    "SET enable_seqscan = off; SET enable_indexscan = on", "SET enable_indexscan = off; SET enable_bitmapscan = on"):
+        query(connection, setting)
+        for n in range(len(PROTOCOLS)):
+            all_rows.append(sorted(query(connection, f"SELECT id, branch, amount, pad FROM acct{n} WHERE id > 0")))
+            all_rows.append([sorted(query(connection, f"SELECT id, pad FROM acct{n} WHERE branch = {b}")) for b in range(7)])
+    query(connection, "RESET enable_seqscan; RESET enable_indexscan; RESET enable_bitmapscan")
+    return all_rows, query(connection, STEPS), sorted(query(connection, "SELECT * FROM steps"))
+
+
+def catches_up(standby, primary):
+    """Does it show what the primary shows?"""
+    n = value(primary, "UPDATE counted SET n = n + 1 RETURNING n")
+    query(primary, "UPDATE again SET n = n + 1")
+    query(primary, f"INSERT INTO steps VALUES ({n}, -1)")
+    must_come(lambda: standby.ask("SELECT max(n) FROM steps") == n, 60)
+
+
+def compare(standby, name):
+    primary = boss()
+    catches_up(standby, primary)
+    connection = standby.connect()
+    equal(f"standby: it shows what the primary shows, {name}", state(connection), state(primary))
+    connection.close()
+    primary.close()
+
+
+class Servers:
+    standby = None
+
+
+def test_load(seconds=8):
+    judge("under load", run_beside(Servers.standby, seconds, 1))
+    compare(Servers.standby, "after load")
+
+
+def test_restart():
+    """The standby is restarted, and crashes, beside load."""
+    def during():
+        for mode in ("fast", "immediate"):
+            time.sleep(1.5)
+            Servers.standby.control("restart", "-m", mode)
+    judge("beside restarts", run_beside(Servers.standby, 5, 2, during=during))
+    compare(Servers.standby, "after restarts")
+
+
+def test_killed_reader():
+    """A reader of the standby is killed: all of its sessions end, and it goes on."""
+    connection = Servers.standby.connect()
+    pid = value(connection, "SELECT pg_backend_pid()")
+    value(connection, SUMS)
+    os.kill(pid, 9)
+    must_come(lambda: try_ask(Servers.standby, "SELECT count(*) FROM steps") is not None, 60)
+    compare(Servers.standby, "after a kill")
+
+
+def try_ask(server, sql):
+    try:
+        return server.ask(sql)
+    except psycopg2.Error:
+        return None
+
+
+def test_prepared():
+    """A prepared transaction is seen at its end, as a whole, and nothing of after it before."""
+    primary = boss()
+    catches_up(Servers.standby, primary)
+    before = Servers.standby.ask("SELECT n FROM again")
+    query(primary, "BEGIN; UPDATE again SET n = n + 1; UPDATE acct0 SET pad = 'prepared' WHERE id <= 3; PREPARE TRANSACTION 'standby'")
+    query(primary, "UPDATE acct1 SET pad = 'later' WHERE id = 1")
+    time.sleep(0.5)
+    look = "SELECT (SELECT n FROM again), (SELECT count(*) FROM acct0 WHERE pad = 'prepared')"
+    connection = Servers.standby.connect()
+    equal("standby: a prepared transaction is not seen", query(connection, look), [(before, 0)])
+    query(primary, "COMMIT PREPARED 'standby'")
+    must_come(lambda: Servers.standby.ask("SELECT n FROM again") == before + 1, 30)
+    equal("standby: it is seen at its end", query(connection, look), [(before + 1, 3)])
+    query(primary, "UPDATE counted SET n = n + 1")
+    query(primary, "INSERT INTO steps SELECT n, -2 FROM counted")
+    connection.close()
+    primary.close()
+    compare(Servers.standby, "after a prepared transaction")
+
+
+def test_old_snapshot(delay="30s"):
+    """An old snapshot keeps its rows while their numbers are used again, or is cancelled."""
+    primary, connection = boss(), Servers.standby.connect()
+    for table in ("acct0", "acct1"):
+        catches_up(Servers.standby, primary)
+        query(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+        look = f"SELECT id, branch, amount, pad FROM {table} WHERE branch BETWEEN 0 AND 6 ORDER BY id"
+        rows = query(connection, look)
+        for _ in range(3):
+            query(primary, f"CREATE TEMP TABLE kept AS SELECT * FROM {table}; DELETE FROM {table}")
+            query(primary, f"VACUUM {table}")
+            query(primary, f"INSERT INTO {table} SELECT 1000 - id, 6 - branch, amount, pad FROM kept ORDER BY random()")
+            query(primary, f"DELETE FROM {table}")
+            query(primary, f"VACUUM {table}")
+            query(primary, f"INSERT INTO {table} SELECT * FROM kept ORDER BY random(); DROP TABLE kept")
+            try_ask(Servers.standby, f"SET statement_timeout = 500; SELECT count(*) FROM {table}")
+        try:
+            query(connection, "SET LOCAL enable_seqscan = off")
+            again = query(connection, look)
+            keys = [query(connection, f"SELECT id, branch, amount, pad FROM {table} WHERE id = %s", (row[0],)) for row in rows]
+            equal(f"standby: an old snapshot keeps the rows of {table}", (again, keys), (rows, [[row] for row in rows]))
+            query(connection, "COMMIT")
+        except psycopg2.Error as error:
+            cancelled = error.pgcode == "40001" or connection.closed
+            check(f"standby: an old snapshot keeps the rows of {table}", cancelled, error)
+            connection.close()
+            connection = Servers.standby.connect()
+    connection.close()
+    primary.close()
+    compare(Servers.standby, f"after old snapshots, {delay}")
+
+
+def test_conflicts():
+    """Replay waits for no old snapshot: each is cancelled."""
+    Servers.standby.configure(max_standby_streaming_delay="0")
+    Servers.standby.control("reload")
+    time.sleep(0.5)
+    test_old_snapshot("0")
+    judge("without delay", run_beside(Servers.standby, 4, 4))
+    Servers.standby.configure(max_standby_streaming_delay="30s")
+    Servers.standby.control("reload")
+
+
+def test_refused():
+    connection = Servers.standby.connect()
+    for sql, codes in (("INSERT INTO counted VALUES (1)", ("25006",)), ("SELECT * FROM counted FOR UPDATE", ("25006",)),
+                       ("BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT * FROM counted", ("0A000",))):
+        try:
+            query(connection, sql)
+            check(f"standby: refused: {sql}", False)
+        except psycopg2.Error as error:
+            check(f"standby: refused: {sql}", error.pgcode in codes, f"{error.pgcode} {error}")
+    connection.close()
+
+
+def test_definitions():
+    """Tables are made, truncated, rewritten, moved and dropped; keys come and go."""
+    primary = boss()
+    ask = lambda sql: Servers.standby.ask(sql)
+
+    def shows(name, sql, wanted):
+        catches_up(Servers.standby, primary)
+        equal(f"standby: {name}", ask(sql), wanted)
+    query(primary, "CREATE TABLE made (id int PRIMARY KEY, v text) USING mixedcc; INSERT INTO made SELECT i, 'v' FROM generate_series(1, 500) i")
+    shows("a new table", "SELECT count(*) FROM made", 500)
+    query(primary, "TRUNCATE made")
+    shows("a truncated table", "SELECT count(*) FROM made", 0)
+    query(primary, "INSERT INTO made VALUES (1, 'one'); ALTER TABLE made ALTER v TYPE varchar(10)")
+    shows("a rewritten table", "SELECT v FROM made WHERE id = 1", "one")
+    query(primary, "ALTER TABLE made DROP CONSTRAINT made_pkey")
+    query(primary, "INSERT INTO made VALUES (7, 'x')")
+    shows("a table without its key", "SELECT count(*) FROM made WHERE id IN (1, 7)", 2)
+    query(primary, "ALTER TABLE made ADD PRIMARY KEY (v, id)")
+    shows("another key", "SELECT id FROM made WHERE v = 'x' AND id = 7", 7)
+    query(primary, "DROP TABLE made; CREATE TABLE made (a int) USING mixedcc; INSERT INTO made VALUES (3)")
+    shows("a table of the same name", "SELECT a FROM made", 3)
+    query(primary, "DROP TABLE made")
+    primary.close()
+
+
+def test_loaded_later():
+    """A snapshot from before a table was loaded does not see its newer rows."""
+    primary, connection = boss(), Servers.standby.connect()
+    query(primary, "DROP TABLE IF EXISTS late; CREATE TABLE late (id int, n int) USING mixedcc; INSERT INTO late VALUES (1, 1)")
+    catches_up(Servers.standby, primary)
+    query(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+    query(connection, "SELECT count(*) FROM steps")
+    query(primary, "UPDATE late SET n = 2")
+    catches_up(Servers.standby, primary)
+    equal("standby: another session loads the table", Servers.standby.ask("SELECT n FROM late"), 2)
+    try:
+        equal("standby: a snapshot from before does not see it", query(connection, "SELECT n FROM late"), [(1,)])
+    except psycopg2.Error as error:
+        check("standby: a snapshot from before does not see it", error.pgcode == "40001", error)
+    connection.close()
+    primary.close()
+
+
+def test_primary_restart():
+    """The primary crashes: its CSNs begin anew."""
+    from lib.common import server
+    judge("before a restart of the primary", run_beside(Servers.standby, 2, 5))
+    server("crash")
+    server("start")
+    must_come(lambda: try_connect() is not None, 60)
+    must_come(lambda: try_ask(Servers.standby, "SELECT count(*) FROM steps") is not None, 60)
+    judge("after a restart of the primary", run_beside(Servers.standby, 4, 6))
+    compare(Servers.standby, "after a restart of the primary")
+
+
+def try_connect():
+    try:
+        return connect(DATABASE)
+    except psycopg2.Error:
+        return None
+
+
+def test_promotion():
+    """The standby is promoted under a reader, which goes on with its snapshot or fails."""
+    connection = Servers.standby.connect()
+    query(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+    rows = query(connection, "SELECT * FROM acct1 ORDER BY id")
+    primary = boss()
+    query(primary, "UPDATE acct1 SET amount = amount + 1 WHERE id = 1; UPDATE acct1 SET amount = amount - 1 WHERE id = 2")
+    wanted = state(primary)
+    primary.close()
+    Servers.standby.control("promote")
+    try:
+        equal("standby: a reader goes on after the promotion", query(connection, "SELECT * FROM acct1 ORDER BY id"), rows)
+    except psycopg2.Error as error:
+        check("standby: a reader goes on after the promotion", error.pgcode == "40001", error)
+    query(connection, "ROLLBACK")
+    must_come(lambda: not value(connection, "SELECT pg_is_in_recovery()"), 60)
+    equal("standby: a promoted one has all", state(connection), wanted)
+    query(connection, "UPDATE acct0 SET pad = 'after'")
+    equal("standby: and can be written", value(connection, "SELECT count(*) FROM acct0 WHERE pad = 'after'"), len(wanted[0][0]))
+    connection.close()
+    Servers.standby.control("restart", "-m", "immediate")
+    equal("standby: and crash", Servers.standby.ask("SELECT count(*) FROM acct0 WHERE pad = 'after'"), len(wanted[0][0]))
+
+
+TESTS = (test_load, test_refused, test_definitions, test_prepared, test_loaded_later, test_old_snapshot, test_conflicts,
+         test_restart, test_killed_reader, test_primary_restart, test_promotion)
+
+STATES = "standby: snapshots are states of the primary, under load"
+# What is wrong, the check that finds it, and its test.
+FAULTS = (("stable_too_large", STATES, test_load), ("stable_at_prepared", STATES, test_load),
+          ("page_skipped", STATES, test_load), ("low_forgotten", "standby: a snapshot from before does not see it", test_loaded_later),
+          ("horizon_left_out", "standby: an old snapshot keeps the rows of acct1", test_old_snapshot))
+
+
+def make_standby():
+    Servers.standby = Cluster.copy("-R", database=DATABASE)
+    Servers.standby.start(hot_standby="on")
+
+
+def set_fault(fault):
+    connection = connect("postgres")
+    query(connection, f"ALTER SYSTEM SET mixedcc.fault = '{fault}'" if fault else "ALTER SYSTEM RESET mixedcc.fault")
+    query(connection, "SELECT pg_reload_conf()")
+    connection.close()
+    time.sleep(0.5)
+
+
+def test_faults(names):
+    """In a build with faults: each of them is found."""
+    for fault, check_name, test in FAULTS:
+        if not names or fault in names:
+            connection = make_database(DATABASE)
+            make_tables(connection)
+            connection.close()
+            set_fault(fault)
+            make_standby()
+            try:
+                must_be_found(fault, check_name, test)
+            finally:
+                set_fault(None)
+                Servers.standby.remove()
+                connection = connect("postgres")
+                for (gid,) in query(connection, "SELECT gid FROM pg_prepared_xacts"):
+                    with_database = boss()
+                    query(with_database, f"ROLLBACK PREPARED '{gid}'")
+                    with_database.close()
+                connection.close()
+
+
+def test_all():
+    connection = make_database(DATABASE)
+    query(connection, "ALTER SYSTEM SET wal_keep_size = '2GB'")
+    query(connection, "SELECT pg_reload_conf()")
+    make_tables(connection)
+    connection.close()
+    make_standby()
+    try:
+        chosen = [t for t in TESTS if not sys.argv[1:] or t.__name__ in sys.argv[1:]]
+        for test in chosen:
+            test()
+    finally:
+        Servers.standby.remove()
+    drop_database(DATABASE)
+
+
+if __name__ == "__main__":
+    if "--faults" in sys.argv:
+        main(lambda: test_faults([name for name in sys.argv[1:] if name != "--faults"]))
+    main(test_all)
