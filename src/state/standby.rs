@@ -37,6 +37,17 @@ pub fn tell() -> Csn {
     }
 }
 
+/// On a primary, after each round: tells it once more. Replay that begins at the round's checkpoint,
+/// as when a standby starts, comes to this record, also if no commit follows.
+pub fn tell_again() {
+    let e = shmem::engine();
+    let (told, _) = e.shared.standby.told();
+    let csn = e.stable_upto().map_or(told, |csn| csn.max(told));
+    if csn > 0 && wal::is_archived() {
+        log(csn, 0);
+    }
+}
+
 fn log(csn: Csn, horizon: Csn) -> Csn {
     let standby = &shmem::engine().shared.standby;
     let data = Stable { life: standby.life(wal::inserted()), csn, horizon }.encode();
@@ -184,7 +195,7 @@ fn refuse_unknown() -> ! {
         PgSqlErrorCode::ERRCODE_CANNOT_CONNECT_NOW,
         "mixedcc tables cannot be read yet",
         "It is not known which commits this standby may show: its primary has not told it since this server, or the primary, has started.",
-        "Try again. The primary tells it soon after its next commit into a mixedcc table.",
+        "Try again. The primary tells it when it has started, and with each checkpoint.",
     )
 }
 

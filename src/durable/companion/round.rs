@@ -8,7 +8,7 @@ use super::hold;
 use super::pace::Pace;
 use crate::durable::images::{Batch, Full};
 use crate::pg::{buffers, compat, stored, wal};
-use crate::state::{shmem, stop};
+use crate::state::{shmem, standby, stop};
 use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::durable::merge::{Fork, Live};
 use mixedcc_engine::durable::report::{Activity, Made, Written};
@@ -77,6 +77,7 @@ pub fn make(e: &Engine, spaces: &mut Spaces, of: (Lsn, RoundKind, bool), pace: &
     // SAFETY: in a critical section, and no other record is begun.
     wal::critical(|| unsafe { wal::insert(Op::Round, wal::UNIMPORTANT, &[&data]) });
     stop::reach("round-logged");
+    standby::tell_again();
     buffers::close_all();
     let after = wal::usage();
     let written = Written { rows, pages: after.images - before.images, bytes: after.bytes - before.bytes };
