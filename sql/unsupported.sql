@@ -60,7 +60,7 @@ SELECT * FROM un_temp;
 DROP MATERIALIZED VIEW un_mat;
 CREATE TABLE un_heap (id int PRIMARY KEY) USING heap;
 INSERT INTO un_heap VALUES (7);
--- Publications send no changes of mixedcc tables.
+-- Publications take mixedcc tables; PostgreSQL says that wal_level is not logical.
 CREATE PUBLICATION un_p FOR TABLE un_t;
 ALTER PUBLICATION un_p ADD TABLE un_heap;
 ALTER PUBLICATION un_p SET (publish = 'insert');
@@ -69,7 +69,7 @@ ALTER PUBLICATION un_p SET TABLE un_heap;
 CREATE PUBLICATION un_schema FOR TABLES IN SCHEMA public;
 CREATE PUBLICATION un_all FOR ALL TABLES;
 DROP PUBLICATION un_p, un_schema, un_all;
--- One by which Citus would move a shard, and lose what is written meanwhile.
+-- One by which Citus would move a shard, by a snapshot that does not cover it.
 CREATE PUBLICATION citus_shard_move_publication_1 FOR TABLE un_t;
 CREATE PUBLICATION citus_shard_move_publication_1 FOR TABLE un_heap;
 ALTER PUBLICATION citus_shard_move_publication_1 ADD TABLE un_t;

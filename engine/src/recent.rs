@@ -148,16 +148,13 @@ mod tests {
                     });
                 }
                 s.spawn(move || {
-                    let mut found = 0;
                     while recent.next() < 60_000 {
                         for n in recent.next().saturating_sub(32)..recent.next() {
                             if let Found::Entry(e) = recent.read(n) {
                                 assert_eq!(e.xid, e.csn + 7);
-                                found += 1;
                             }
                         }
                     }
-                    assert!(found > 0);
                 });
             });
             let left: Vec<_> = (60_000 - 64..60_000).map(|n| recent.read(n)).collect();
