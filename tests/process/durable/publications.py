@@ -136,7 +136,9 @@ def end_prepared(cluster):
     """What a crash has left."""
     session = cluster.connect()
     for gid, in query(session, "SELECT gid FROM pg_prepared_xacts WHERE gid NOT LIKE 'pg_gid%'"):
-        query(session, f"COMMIT PREPARED '{gid}'")
+        # Its session may be there, and end it.
+        with contextlib.suppress(psycopg2.errors.UndefinedObject, psycopg2.errors.ObjectInUse, psycopg2.errors.ObjectNotInPrerequisiteState):
+            query(session, f"COMMIT PREPARED '{gid}'")
     session.close()
 
 
