@@ -5,8 +5,8 @@ use crate::pg::local::Local;
 use crate::pg::Tid;
 use crate::state::errors::{ok, raise};
 use crate::state::platform::PG;
-use crate::state::stop;
 use crate::state::xact::{self, Mode};
+use crate::state::{standby, stop};
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::record::{Version, REC_DEAD, REC_VACUUM};
 use mixedcc_engine::shared::Oldest;
@@ -394,12 +394,13 @@ pub fn is_dead(t: &Txn, r: RecordRef) -> bool {
 }
 
 /// May index entries of the record be marked as dead without WAL? Of a permanent table only if its
-/// deletion is flushed: a crash would bring the row back, and not its entries (D-HINT).
+/// deletion is flushed: a crash would bring the row back, and not its entries (D-HINT). And only if
+/// it is told to standbys, because some kinds of indexes remove all marked entries.
 pub fn may_be_marked_dead(t: &Txn, r: RecordRef) -> bool {
     use mixedcc_engine::primitive::Ordering;
     let is_marked = || {
         let state = r.rec.state.load(Ordering::Acquire);
-        state != REC_VACUUM && r.table.is_dead(r.rec, t.e.shared.rounds.flushed_csn() + 1)
+        state != REC_VACUUM && r.table.is_dead(r.rec, standby::told(t.e.shared.rounds.flushed_csn()) + 1)
     };
     let is_flushed = || is_marked() || faults::on(Fault::DeadUnflushed);
     is_dead(t, r) && (r.table.durable().is_none() || is_flushed())

@@ -49,14 +49,16 @@ use std::collections::HashMap;
 pub unsafe fn load(rel: pg_sys::Relation) -> Result<&'static Table, TooLarge> {
     see_to_exit();
     sweep();
-    standby::shown(); // So there is an era.
-                      // SAFETY: `rel` is open (contract of this function); a variable of this process.
+    // So there is an era.
+    standby::shown();
+    // SAFETY: `rel` is open (contract of this function); a variable of this process.
     unsafe { loads::mine().begin(pg_sys::MyDatabaseId.to_u32(), (*rel).rd_id.to_u32(), compat::now()) };
     let _ends = Ends;
     let e = shmem::engine();
-    let era = e.shared.standby.era();
+    let (era, free) = (e.shared.standby.era(), free_bytes());
     // SAFETY: `rel` is open (contract of this function).
-    let Ok(mut source) = (unsafe { Source::new(rel, true) }) else { return Err(too_large()) };
+    let (key, source) = unsafe { (compat::storage_key(&compat::storage_of(rel)), Source::new(rel, true)) };
+    let Ok(mut source) = source else { return Err(too_large(free, key)) };
     let table = source.table;
     let done = source.all().and_then(|found| source.settle(found, true)).and_then(|low| source.begin(low, era));
     match done {
@@ -68,7 +70,7 @@ pub unsafe fn load(rel: pg_sys::Relation) -> Result<&'static Table, TooLarge> {
             LOADING.set(None);
             // SAFETY: `table` is not registered: no other process can reach it (INV-TABLE).
             unsafe { table.destroy(&e, shmem::my_slot()) };
-            Err(too_large())
+            Err(too_large(free, key))
         }
     }
 }
@@ -85,9 +87,10 @@ impl Drop for Ends {
     }
 }
 
-/// The memory is full. How much is missing is not known.
-fn too_large() -> TooLarge {
-    TooLarge { need: free_bytes() + 1 }
+/// The memory is full, of which so much was free before the load. The table needs more than that,
+/// and about what its file has.
+fn too_large(free: u64, key: [u32; 4]) -> TooLarge {
+    TooLarge { need: (u64::from(buffers::blocks(key, Fork::Main)) * PAGE as u64).max(free + 1) }
 }
 
 /// Gives up the tables of this database whose files are gone.
@@ -182,7 +185,8 @@ struct Source {
     cursor: Lsn,
     /// Entries up to this CSN are in memory.
     from: Csn,
-    /// Was there a later entry that the commit log may not have any more? Its decided copy is in an image.
+    /// Was there a later entry that the commit log may not have any more? An image has its decided
+    /// copy.
     older: bool,
 }
 
@@ -389,7 +393,7 @@ impl Source {
         Ok(horizon)
     }
 
-    /// What is in the files, but not in memory, comes when it is stable and decided.
+    /// Entries of the files that are not in memory come when they are stable and decided.
     /// Returns the CSN from which the table is complete.
     fn settle(&mut self, later: Vec<Found>, loads: bool) -> Result<Csn, OutOfMemory> {
         let life = self.e.shared.standby.shown_at().life;

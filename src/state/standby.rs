@@ -71,6 +71,15 @@ pub fn floor_of(table: &Table, floor: Csn) -> Csn {
     }
 }
 
+/// On a primary: the part of what lies up to `csn` that standbys know as stable.
+pub fn told(csn: Csn) -> Csn {
+    if wal::is_archived() {
+        csn.min(shmem::engine().shared.standby.told().0)
+    } else {
+        csn
+    }
+}
+
 /// On a primary: index entries go of rows of which the last was deleted at `csn`, below a floor of
 /// [`floor_of`]. Their WAL records come later.
 pub fn tell_horizon(table: &Table, csn: Csn) {
@@ -175,6 +184,11 @@ pub fn shown() -> Csn {
         pgrx::check_for_interrupts!();
         compat::nap(LOOK_US);
     }
+}
+
+/// Is it known what may be shown?
+pub fn is_known() -> bool {
+    shmem::engine().shared.standby.shown().is_some()
 }
 
 /// Waits a while until all up to `csn` may be shown, or until `done`.

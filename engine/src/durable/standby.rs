@@ -14,8 +14,8 @@
 //! snapshot, and each later one is at or above the horizon.
 //!
 //! **INV-MOVED**: Redo notes a block after it has restored it. A reader of a file reads all blocks,
-//! and then those that were noted since it began, until no new one is noted. So it has read the last
-//! content of each block. A note may be of another file: names are hashed.
+//! and then those that were noted since it began, until no new one is noted. So it has read the
+//! last content of each block. A note may be of another file: names are hashed.
 
 use super::flushed::logged_upto;
 use super::{Lsn, Storage};

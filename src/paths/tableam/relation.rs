@@ -5,7 +5,7 @@ use crate::pg::compat::{self, Storage};
 use crate::pg::errors::unsupported;
 use crate::pg::local::Local;
 use crate::pg::ROWS;
-use crate::state::{rel, shmem, xact};
+use crate::state::{rel, shmem, standby, xact};
 use mixedcc_engine::durable::merge::Fork;
 use mixedcc_engine::record::{Version, VERSION_HEADER};
 use mixedcc_engine::txn::WriteKind;
@@ -157,9 +157,10 @@ pub unsafe extern "C-unwind" fn size(rel: pg_sys::Relation, fork: pg_sys::ForkNu
 /// # Safety
 /// An open relation.
 unsafe fn may_load(rel: pg_sys::Relation) -> bool {
-    // SAFETY: `rel` is open (contract of this function). Variables of this process and a word of
-    // shared memory.
-    unsafe { compat::is_permanent(rel) && pg_sys::InterruptHoldoffCount == 0 && !pg_sys::RecoveryInProgress() }
+    // SAFETY: `rel` is open (contract of this function). A variable of this process.
+    let may = unsafe { compat::is_permanent(rel) && pg_sys::InterruptHoldoffCount == 0 };
+    // So the rows are there before a statement of a standby has a snapshot.
+    may && (!compat::in_recovery() || standby::is_known())
 }
 
 /// Of a statement: the table, and the access method that it is about to be converted to.
