@@ -359,7 +359,7 @@ def copies(cluster):
         must_come(lambda: standby.replays(cluster), 60)
         standby.control("restart", "-m", "fast", "-o", f"-c unix_socket_directories={standby.home}", "-l", standby.home + "/log")
         must_come(lambda: standby.replays(cluster), 60)
-        equal("in doubt: a standby does not read", attempt(standby, "SELECT * FROM a"), "0A000")
+        equal("in doubt: its tables sleep on a standby", attempt(standby, "SELECT * FROM a"), "55006")
         standby.control("promote")
         must_come(standby.recovered, 60)
         judge_copy("a promoted standby", standby)
