@@ -11,7 +11,7 @@ use crate::paths::customscan;
 use crate::pg::previous::PREVIOUS;
 use crate::pg::{compat, is_serializable, raw, relations};
 use crate::state::xact::{self, Mode};
-use crate::state::{platform, rel};
+use crate::state::{platform, rel, standby};
 use mixedcc_engine::range::Looked;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -156,7 +156,9 @@ unsafe extern "C-unwind" fn before(q: *mut pg_sys::QueryDesc) {
         if is_worker() || !pg_sys::IsTransactionState() || !platform::is_outside() {
             return;
         }
-        if xact::mode() != Mode::Serializable {
+        // On a standby replay may wait for it, and it may not be known yet what may be shown.
+        let wants = || standby::is_known() && !xact::is_statement_wise() || parallel::uses_ours((*q).plannedstmt);
+        if xact::mode() != Mode::Serializable && (!compat::in_recovery() || wants()) {
             xact::snapshot_seen(s);
         }
     }

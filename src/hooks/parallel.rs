@@ -2,7 +2,7 @@
 //! and has written no row of ours. Otherwise the leader runs the plan alone.
 
 use crate::access::altered;
-use crate::pg::raw;
+use crate::pg::{compat, raw};
 use crate::state::xact::parallel;
 use crate::state::{platform, rel, shmem};
 use pgrx::pg_sys;
@@ -35,7 +35,7 @@ pub unsafe extern "C-unwind" fn before_start(q: *mut pg_sys::QueryDesc) {
         }
         if parallel::is_worker() {
             parallel::join(s);
-        } else if !altered::any() && parallel::may_share() {
+        } else if !compat::in_recovery() && !altered::any() && parallel::may_share() {
             parallel::share_snapshot(q as usize, s);
         } else if uses_ours((*q).plannedstmt) {
             (*q).plannedstmt = without_workers((*q).plannedstmt);
@@ -44,7 +44,10 @@ pub unsafe extern "C-unwind" fn before_start(q: *mut pg_sys::QueryDesc) {
 }
 
 /// Does the statement name a table of ours?
-unsafe fn uses_ours(stmt: *mut pg_sys::PlannedStmt) -> bool {
+///
+/// # Safety
+/// A plan of the executor, whose tables are locked.
+pub unsafe fn uses_ours(stmt: *mut pg_sys::PlannedStmt) -> bool {
     // SAFETY: `stmt` is a plan of the executor; the tables of its range table are locked.
     unsafe {
         pgrx::PgList::<pg_sys::RangeTblEntry>::from_pg((*stmt).rtable).iter_ptr().any(|rte| {

@@ -1,12 +1,14 @@
 //! Commands that take a snapshot without the executor: COPY, SET TRANSACTION SNAPSHOT.
 
 use super::{text, Call};
+use crate::pg::compat;
 use crate::state::xact::{self, Mode};
 use pgrx::pg_sys;
 
-/// COPY of a table: its snapshot is taken before it starts, whatever the table is.
+/// COPY of a table: its snapshot is taken before it starts, whatever the table is. On a standby it
+/// is taken when it is used.
 pub fn table(call: Call) {
-    if xact::mode() != Mode::Serializable && !xact::is_snapshot_unknown() {
+    if xact::mode() != Mode::Serializable && !xact::is_snapshot_unknown() && !compat::in_recovery() {
         // SAFETY: `ActiveSnapshotSet` says that there is a snapshot, which is an MVCC one.
         unsafe {
             if pg_sys::ActiveSnapshotSet() {

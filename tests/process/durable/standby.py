@@ -28,7 +28,7 @@ def make_tables(connection):
                           f"WITH (mixedcc.partitions = '3', mixedcc.protocol = '{protocol}')")
         query(connection, f"INSERT INTO acct{n} SELECT i, i % 7, {START}, 'x' FROM generate_series(1, {ACCOUNTS}) i")
     # The first has no index but its key: its numbers are used again without VACUUM.
-    query(connection, "CREATE INDEX ON acct1 (branch); CREATE INDEX ON acct2 (branch, id)")
+    query(connection, "CREATE INDEX ON acct1 (branch); CREATE INDEX ON acct2 USING hash (branch)")
     # Transaction n adds row n to one table, and counts in two others.
     query(connection, "CREATE TABLE counted (n int) USING mixedcc; INSERT INTO counted VALUES (0)")
     query(connection, "CREATE TABLE again (id int PRIMARY KEY, n int) USING mixedcc; INSERT INTO again VALUES (1, 0)")
@@ -241,7 +241,7 @@ def judge(name, found):
     reads = [what for kind, what in found if kind == "read"]
     done, again = sum(r[0] for r in reads), sum(r[1] for r in reads)
     print(f"   {name}: {written} transactions, {done} reads, {again} tried again", flush=True)
-    check(f"standby: there was something to see, {name}", wrong or written > 50 and done > 20, (written, done, again))
+    check(f"standby: there was something to see, {name}", wrong or written > 50 and done > 5, (written, done, again))
 
 
 def boss():
@@ -452,6 +452,17 @@ def test_loaded_later():
     primary.close()
 
 
+def test_cascade():
+    """A standby of the standby shows the same."""
+    second = Cluster.copy("-R", source=Servers.standby, database=DATABASE)
+    try:
+        second.start(hot_standby="on")
+        judge("on a cascading standby", run_beside(second, 4, 7))
+        compare(second, "on a cascading standby")
+    finally:
+        second.remove()
+
+
 def test_small_memory():
     """A table that does not fit into the memory of a standby is refused; replay goes on."""
     primary = boss()
@@ -523,7 +534,7 @@ def test_promotion():
 
 
 TESTS = (test_load, test_quiet, test_refused, test_definitions, test_prepared, test_loaded_later, test_old_snapshot, test_conflicts,
-         test_small_memory, test_restart, test_killed_reader, test_primary_restart, test_promotion)
+         test_cascade, test_small_memory, test_restart, test_killed_reader, test_primary_restart, test_promotion)
 
 STATES = "standby: snapshots are states of the primary, under load"
 # What is wrong, the check that finds it, and its test.
