@@ -289,7 +289,7 @@ pub unsafe fn make_ready(r: pg_sys::Relation, table: &'static Table) {
         }
         return;
     }
-    if xact::is_statement_wise() && compat::has_no_portal() {
+    if word.load(Ordering::SeqCst) != 0 && xact::is_statement_wise() && compat::has_no_portal() {
         word.store(0, Ordering::SeqCst); // Its snapshots are gone.
     }
     let fixed = if xact::parallel::is_worker() { word.load(Ordering::SeqCst) } else { xact::fixed_snapshot() };

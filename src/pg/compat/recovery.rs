@@ -67,11 +67,20 @@ pub fn cancel_reader(proc: ProcNo) {
     }
 }
 
-/// Does no other cursor or statement of this session have a snapshot, while none of its statements
-/// runs?
+/// Is a statement of the client about to start, while no cursor and no other statement has a
+/// snapshot?
 pub fn has_no_portal() -> bool {
-    // SAFETY: reads variables of this process.
-    unsafe { pg_sys::ActivePortal.is_null() && pg_sys::ThereAreNoReadyPortals() }
+    // SAFETY: reads variables of this process. The active snapshot is registered for a moment: then
+    // it is the only one, if there was none.
+    unsafe {
+        if !pg_sys::ActivePortal.is_null() || !raw::ActiveSnapshotSet() {
+            return false;
+        }
+        let mine = pg_sys::RegisterSnapshot(pg_sys::GetActiveSnapshot());
+        let alone = has_one_snapshot();
+        pg_sys::UnregisterSnapshot(mine);
+        alone
+    }
 }
 
 /// Is at most one snapshot registered?

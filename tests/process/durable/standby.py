@@ -490,6 +490,25 @@ def test_small_memory():
     primary.close()
 
 
+def test_cursor():
+    """A cursor keeps its snapshot beside later statements, which have newer ones."""
+    primary, connection = boss(), Servers.standby.connect()
+    catches_up(Servers.standby, primary)
+    rows = [row[0] for row in query(primary, "SELECT amount FROM acct0 ORDER BY id")]
+    query(connection, "BEGIN; DECLARE c CURSOR FOR SELECT amount FROM acct0 ORDER BY id")
+    first = [row[0] for row in query(connection, "FETCH 5 FROM c")]
+    query(primary, "UPDATE acct0 SET amount = amount + 1; UPDATE acct1 SET amount = amount - 1")
+    catches_up(Servers.standby, primary)
+    del connection.notices[:]
+    equal("standby: a statement beside a cursor sees more", value(connection, "SELECT sum(amount) FROM acct0"), sum(rows) + len(rows))
+    equal("standby: a cursor keeps its snapshot", first + [row[0] for row in query(connection, "FETCH ALL FROM c")], rows)
+    query(connection, "COMMIT")
+    equal("standby: nothing is left of it", connection.notices, [])
+    query(primary, "UPDATE acct0 SET amount = amount - 1; UPDATE acct1 SET amount = amount + 1")
+    connection.close()
+    primary.close()
+
+
 def test_primary_restart():
     """The primary crashes: its CSNs begin anew."""
     from lib.common import server
@@ -533,8 +552,9 @@ def test_promotion():
     equal("standby: and crash", Servers.standby.ask("SELECT count(*) FROM acct0 WHERE pad = 'after'"), len(wanted[0][0]))
 
 
-TESTS = (test_load, test_quiet, test_refused, test_definitions, test_prepared, test_loaded_later, test_old_snapshot, test_conflicts,
-         test_cascade, test_small_memory, test_restart, test_killed_reader, test_primary_restart, test_promotion)
+TESTS = (test_load, test_quiet, test_refused, test_definitions, test_prepared, test_loaded_later, test_cursor,
+         test_old_snapshot, test_conflicts, test_cascade, test_small_memory, test_restart, test_killed_reader,
+         test_primary_restart, test_promotion)
 
 STATES = "standby: snapshots are states of the primary, under load"
 # What is wrong, the check that finds it, and its test.
