@@ -534,11 +534,16 @@ impl Source {
     fn put(&mut self, found: &Found) -> Result<(), OutOfMemory> {
         let (e, slot, n) = (&self.e, self.slot, u64::from(found.record));
         let old = self.table.applied(e, slot, n)?.map(|v| v.as_ptr().cast_const());
-        // SAFETY: INV-RETIRE: the process is pinned, and it alone replaces heads.
         let (was_row, old_key) = match old {
             None => (false, None),
-            Some(v) if unsafe { (*v).is_tombstone() } => (false, unsafe { Version::key(v) }.map(<[u8]>::to_vec)),
-            Some(v) => (true, if self.alone { None } else { self.key(v) }),
+            Some(v) => {
+                // SAFETY: INV-RETIRE: the process is pinned, and it alone replaces heads.
+                let (is_tomb, key) = unsafe { ((*v).is_tombstone(), Version::key(v)) };
+                match is_tomb {
+                    true => (false, key.map(<[u8]>::to_vec)),
+                    false => (true, if self.alone { None } else { self.key(v) }),
+                }
+            }
         };
         let above = if self.alone { Put::Alone } else { Put::Above };
         let Some(stored) = &found.row else {
