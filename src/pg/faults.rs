@@ -70,6 +70,8 @@ pub enum Fault {
     LeavesDirty,
     /// A process uses a table beside the change that a decided transaction has left.
     KeptIgnored,
+    /// A snapshot leaves out a commit that was done while it was taken, though PostgreSQL's shows it.
+    HalfShown,
     /// Changes are decoded without the old row or its key.
     OldKeyLeftOut,
     /// Changes of other databases are decoded, too.
@@ -94,7 +96,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 38] = [
+    const OURS: [(&str, Fault); 39] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),
@@ -126,6 +128,7 @@ mod switch {
         ("not_asleep", Fault::NotAsleep),
         ("leaves_dirty", Fault::LeavesDirty),
         ("kept_ignored", Fault::KeptIgnored),
+        ("half_shown", Fault::HalfShown),
         ("old_key_left_out", Fault::OldKeyLeftOut),
         ("decodes_all", Fault::DecodesAll),
         ("copies_too_much", Fault::CopiesTooMuch),

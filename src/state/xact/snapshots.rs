@@ -2,9 +2,11 @@
 
 use super::{backend, copies, lists, mixed, mode, prepared, rests, txn, Mode};
 use crate::pg::compat;
+use crate::pg::faults::{self, Fault};
 use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::standby;
+use crate::state::stop::reach;
 use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::open::{Kept, Seen, SHORT};
 use mixedcc_engine::primitive::Ordering;
@@ -48,34 +50,46 @@ unsafe fn take(s: pg_sys::Snapshot) -> Kept {
         // INV-RELEASED
         ok(t.await_depends(&PG));
     }
-    let (upto, floor) = match mode() {
-        Mode::SerializableReadOnly => t.take_prefix(&mut list),
-        _ => t.take_seen(&mut list),
-    };
-    if list.is_empty() {
-        return Kept { upto, floor, excluded: Vec::new() };
+    loop {
+        let (upto, floor) = match mode() {
+            Mode::SerializableReadOnly => t.take_prefix(&mut list),
+            _ => t.take_seen(&mut list),
+        };
+        if !list.is_empty() {
+            reach("snapshot-listed");
+        }
+        // SAFETY: `s` is valid (contract of this function).
+        if let Some(excluded) = unsafe { left_out(&t.e, &list, s) } {
+            return Kept { upto, floor, excluded };
+        }
+        list.clear();
     }
-    let e = t.e;
-    // SAFETY: `s` is valid (contract of this function).
-    let mut excluded: Vec<Csn> =
-        list.into_iter().filter(|of| !unsafe { has_ended(&e, *of, s) }).map(|(csn, _)| csn).collect();
-    if excluded.len() > SHORT {
-        excluded.sort_unstable();
-    }
-    Kept { upto, floor, excluded }
 }
 
-/// Has a commit that is not done ended for a snapshot of PostgreSQL? That shows what it has written
-/// in other tables, so we do, too.
+/// The commits of a list that a snapshot leaves out: they are not done, and have not ended for that
+/// of PostgreSQL. If they have, PostgreSQL shows what they have written in other tables, so we do,
+/// too. `None`: one is done by now, and its id cannot be told any more. Then it is not in the next
+/// list.
 ///
 /// # Safety
 /// A valid MVCC snapshot of this backend.
-unsafe fn has_ended(e: &Engine, (csn, slot): (Csn, SlotId), s: pg_sys::Snapshot) -> bool {
-    let xid = e.slots[slot as usize].xid.load(Ordering::SeqCst);
-    // If the commit is open still, the xid was its own.
-    let same = xid != 0 && e.open_commit(slot) == csn;
-    // SAFETY: `s` is valid (contract of this function).
-    same && !unsafe { pg_sys::XidInMVCCSnapshot(pg_sys::TransactionId::from(xid as u32), s) }
+unsafe fn left_out(e: &Engine, list: &[(Csn, SlotId)], s: pg_sys::Snapshot) -> Option<Vec<Csn>> {
+    let mut excluded = Vec::with_capacity(list.len());
+    for &(csn, slot) in list {
+        let xid = e.slots[slot as usize].xid.load(Ordering::SeqCst);
+        if e.open_commit(slot) != csn && !faults::on(Fault::HalfShown) {
+            return None;
+        }
+        // SAFETY: `s` is valid (contract of this function). The commit is open still, so the id was
+        // its own.
+        if xid == 0 || unsafe { pg_sys::XidInMVCCSnapshot(pg_sys::TransactionId::from(xid as u32), s) } {
+            excluded.push(csn);
+        }
+    }
+    if excluded.len() > SHORT {
+        excluded.sort_unstable();
+    }
+    Some(excluded)
 }
 
 /// Makes this the transaction's snapshot.

@@ -117,6 +117,22 @@ def test_windows():
     connection.close()
 
 
+def test_halves():
+    """A statement over heap and mixedcc has PostgreSQL's snapshot with a commit, and sees it as not
+    done. It is done before the statement asks for its id (`half_shown`)."""
+    connection = connect()
+    begin(connection)
+    query(connection, "TRUNCATE beside; INSERT INTO beside VALUES (0)")
+    commit = Beside("BEGIN; UPDATE beside SET n = 1; UPDATE r SET n = 1; COMMIT", "commit-bits:1:1500")
+    time.sleep(0.7)
+    reader = connect("snapshot-listed:1:2500")
+    both = query(reader, "SELECT (SELECT n FROM beside), (SELECT n FROM r)")
+    commit.end()
+    equal("halves: both of a commit are seen", both, [(1, 1)])
+    for session in (connection, reader):
+        session.close()
+
+
 def test_marks():
     """A round takes a bit while its commit is between mark and bits (`bits_before_mark`)."""
     connection = connect()
@@ -443,13 +459,13 @@ def test_lazy():
 TESTS = {"release": test_release, "windows": test_windows, "marks": test_marks, "bits": test_bits, "flags": test_flags,
          "files": test_files, "bits in window": test_bits_in_window, "hold": test_hold, "once": test_once,
          "pending": test_pending, "split": test_split, "freed": test_freed, "reserved": test_reserved, "journal": test_journal, "chain": test_chain, "dead": test_dead,
-         "lazy": test_lazy}
+         "lazy": test_lazy, "halves": test_halves}
 FAULTS = {"releases_blindly": "release", "windows_not_awaited": "windows", "window_opens_late": "windows",
           "bits_before_mark": "marks", "bit_cleared_after_look": "bits", "flag_cleared_last": "flags",
           "redo_makes_files": "files", "window_closes_early": "bits in window", "no_hold": "hold", "releases_once": "once",
           "pending_left_out": "pending, split", "freed_forgotten": "freed", "reserve_left_out": "reserved",
           "journal_forgotten": "journal", "chain_forgotten": "chain",
-          "dead_unflushed": "dead", "lazy_forgotten": "lazy"}
+          "dead_unflushed": "dead", "lazy_forgotten": "lazy", "half_shown": "halves"}
 # The companion has to begin with them.
 FROM_START = ("no_hold",)
 # A fault may need some tries.
