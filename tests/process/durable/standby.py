@@ -545,6 +545,7 @@ def test_promotion():
     query(connection, "ROLLBACK")
     must_come(lambda: not value(connection, "SELECT pg_is_in_recovery()"), 60)
     equal("standby: a promoted one has all", state(connection), wanted)
+    query(connection, "SET synchronous_commit = on")
     query(connection, "UPDATE acct0 SET pad = 'after'")
     equal("standby: and can be written", value(connection, "SELECT count(*) FROM acct0 WHERE pad = 'after'"), len(wanted[0][0]))
     connection.close()
