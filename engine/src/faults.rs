@@ -229,6 +229,10 @@ pub enum Fault {
     IntervalsMixed,
     /// A look-up of a hot row does not remember what it has read, whether or not it got the lock.
     TrustsHeat,
+    /// A look ahead takes the newest committed versions, whatever the snapshot sees.
+    AheadOfSnapshot,
+    /// A look ahead takes no notice of what the transaction has written.
+    AheadOfOwnWrites,
 }
 
 /// A moment at which a test runs code of its own.

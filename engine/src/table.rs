@@ -295,6 +295,19 @@ impl Table {
         self.records.get(n).map(|p| unsafe { &*p.cast::<Record>().as_ptr() })
     }
 
+    /// Records that lie side by side, from number `n` on: at most up to `end`. None, if there are
+    /// no such records.
+    #[inline]
+    pub fn records_from(&self, n: u64, end: u64) -> &'static [Record] {
+        let left = end.min(self.len()).saturating_sub(n).min(TidDirectory::left_in_chunk(n));
+        match self.records.get(n) {
+            // SAFETY: INV-DIR: the items of a chunk lie side by side, chunks have stable addresses,
+            // and zeroed memory is a free record. The table's records begin at number 0.
+            Some(p) if left > 0 => unsafe { std::slice::from_raw_parts(p.cast::<Record>().as_ptr(), left as usize) },
+            _ => &[],
+        }
+    }
+
     /// Takes a free record for an insert, and returns its number and address. Its state is
     /// `REC_USED`, and it has no version.
     pub fn take_record(&self, e: &Engine, slot: SlotId) -> Result<(u64, &'static Record), Error> {

@@ -61,6 +61,12 @@ impl TidDirectory {
     /// The number of items in a chunk.
     pub const CHUNK: u32 = 1 << CHUNK_SHIFT;
 
+    /// How many items there are from item `n` to the end of its chunk.
+    #[inline]
+    pub fn left_in_chunk(n: u64) -> u64 {
+        u64::from(Self::CHUNK) - n % u64::from(Self::CHUNK)
+    }
+
     /// Makes the memory at `this` an empty directory. Chunks are 64-byte aligned, so an item has
     /// the alignment of `item_size`, up to 64.
     ///

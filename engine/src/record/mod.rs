@@ -162,6 +162,7 @@ impl Version {
         }
     }
     /// The address of the payload.
+    #[inline]
     pub fn payload(this: *const Version) -> *mut u8 {
         this.cast_mut().cast::<u8>().wrapping_add(VERSION_HEADER)
     }

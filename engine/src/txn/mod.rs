@@ -17,13 +17,14 @@
 //! * `IntentSet` and `Hot`: what is learned of rows that others lock at their reads;
 //! * `Reclamation`: when retired memory is freed.
 //!
-//! The operations of a transaction combine them: `read.rs`, `scan.rs`, `conditions.rs`, `write.rs`,
-//! `locking.rs` and `keyed.rs`. Validation is in `validate.rs`, and `freeze.rs` has what becomes of
-//! readers that it fails. `commit.rs` is the one place that orders the phases of a commit,
-//! `prepared.rs` stops one in the middle, and `abort.rs` is its opposite. `points.rs` has what
-//! becomes of a pin while a reader does nothing.
+//! The operations of a transaction combine them: `read.rs`, `scan.rs`, `ahead.rs`,
+//! `conditions.rs`, `write.rs`, `locking.rs` and `keyed.rs`. Validation is in `validate.rs`,
+//! and `freeze.rs` has what becomes of readers that it fails. `commit.rs` is the one place that
+//! orders the phases of a commit, `prepared.rs` stops one in the middle, and `abort.rs` is its
+//! opposite. `points.rs` has what becomes of a pin while a reader does nothing.
 
 mod abort;
+mod ahead;
 mod commit;
 mod conditions;
 mod depends;
@@ -59,6 +60,7 @@ mod versions;
 mod write;
 mod write_set;
 
+pub use ahead::{Found, Looked};
 pub use conditions::MAX_CONDITIONS;
 pub use entries::{Entered, Rival};
 pub(crate) use kept::Kept;

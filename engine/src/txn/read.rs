@@ -71,7 +71,7 @@ impl Txn {
 
     /// The same of a version that is newer.
     #[cold]
-    fn peek_newer(&mut self, r: RecordRef, seen: &Seen<'_>) -> Option<Option<NonNull<Version>>> {
+    pub(super) fn peek_newer(&mut self, r: RecordRef, seen: &Seen<'_>) -> Option<Option<NonNull<Version>>> {
         let (found, csn) = settled_in(r.rec.head(), seen)?;
         self.depends.note(csn);
         Some(found)

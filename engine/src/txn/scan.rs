@@ -256,7 +256,7 @@ impl Txn {
     }
 
     #[inline(always)]
-    fn peek_by(&mut self, r: RecordRef, way: Way) -> Option<Option<NonNull<Version>>> {
+    pub(super) fn peek_by(&mut self, r: RecordRef, way: Way) -> Option<Option<NonNull<Version>>> {
         if r.rec.head().is_null() {
             return None;
         }

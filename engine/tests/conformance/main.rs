@@ -2,6 +2,7 @@
 //! it must find, the traces that commits and aborts leave, and a sequential model.
 
 mod absent;
+mod ahead;
 mod boundaries;
 mod client;
 mod clock;
