@@ -15,10 +15,11 @@
 
 use crate::pg::compat;
 use crate::pg::errors::complain;
+use crate::pg::local::Local;
 use crate::state::{rel, xact};
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
 /// A table as it was before its first ALTER COLUMN TYPE of the running ALTER TABLE.
 struct Table {
@@ -39,9 +40,11 @@ pub struct Running {
     before: usize,
 }
 
+/// Is there one in `TABLES`? As these: of the transaction. Each row of a scan asks.
+static ANY: Local<bool> = Local::new(false);
+
 thread_local! {
     static RUNNING: RefCell<Vec<Running>> = const { RefCell::new(Vec::new()) };
-    static ANY: Cell<bool> = const { Cell::new(false) };
     static TABLES: RefCell<Vec<Table>> = const { RefCell::new(Vec::new()) };
 }
 

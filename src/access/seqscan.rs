@@ -192,7 +192,10 @@ unsafe fn scan_keys(
 }
 
 /// The column that an expression is.
-unsafe fn column(n: *mut pg_sys::Node) -> Option<i16> {
+///
+/// # Safety
+/// Null, or an expression of a plan.
+pub unsafe fn column(n: *mut pg_sys::Node) -> Option<i16> {
     // SAFETY: `n` is null or a planned expression. A node is cast only as its tag says.
     unsafe {
         let mut n = n;
@@ -204,7 +207,10 @@ unsafe fn column(n: *mut pg_sys::Node) -> Option<i16> {
 }
 
 /// A value that is known before the scan; the flag says that it is NULL.
-unsafe fn constant(n: *mut pg_sys::Node, estate: *mut pg_sys::EState) -> Option<(pg_sys::Datum, bool)> {
+///
+/// # Safety
+/// Null, or an expression of the statement of `estate`. An ERROR unwinds.
+pub unsafe fn constant(n: *mut pg_sys::Node, estate: *mut pg_sys::EState) -> Option<(pg_sys::Datum, bool)> {
     // SAFETY: `n` is null or an expression of the statement of `estate`. A node is cast only as its
     // tag says.
     unsafe {

@@ -45,6 +45,7 @@ impl Drop for Fresh {
 }
 
 /// The tuple header of a version.
+#[inline]
 pub fn header(v: *const Version) -> *mut pg_sys::HeapTupleHeaderData {
     Version::payload(v).cast()
 }

@@ -10,7 +10,7 @@ use crate::state::{standby, stop};
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::record::{Version, REC_DEAD, REC_VACUUM};
 use mixedcc_engine::shared::Oldest;
-use mixedcc_engine::txn::{Own, Present, ScanId, WriteKind};
+use mixedcc_engine::txn::{Look, Own, Present, ScanId, WriteKind};
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys;
 use pgrx::pg_sys::SnapshotType;
@@ -120,6 +120,24 @@ pub unsafe fn peek(r: RecordRef, s: pg_sys::Snapshot, for_write: bool, scan: Sca
         Mode::Serializable => t.peek_scanned(r, scan),
         // SAFETY: `s` is a valid MVCC snapshot (contract of this function).
         _ => t.peek_snapshot(r, unsafe { xact::known_seen(s) }?),
+    }
+}
+
+/// How a scan can look at rows together: what [`peek`] would tell of each. `None`: it cannot.
+///
+/// # Safety
+/// A valid snapshot.
+pub unsafe fn look(s: pg_sys::Snapshot, for_write: bool, scan: ScanId) -> Option<Look<'static>> {
+    // SAFETY: `s` is valid (contract of this function).
+    unsafe {
+        if (*s).snapshot_type != SnapshotType::SNAPSHOT_MVCC || stop::is_on() {
+            return None;
+        }
+        match xact::known_mode()? {
+            Mode::Serializable if for_write || scan == ScanId::NONE => None,
+            Mode::Serializable => Some(Look::Scan(scan)),
+            _ => xact::known_seen(s).map(Look::Snapshot),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use crate::access::{altered, looked, mixture, range, seqscan};
 use crate::admin::annotate;
 use crate::paths::bypass::{self, Reason, Run};
 use crate::paths::customscan;
+use crate::paths::tableam::node;
 use crate::pg::previous::PREVIOUS;
 use crate::pg::{compat, is_serializable, raw, relations};
 use crate::state::xact::{self, Mode};
@@ -271,6 +272,7 @@ unsafe fn ready(ps: *mut pg_sys::PlanState) {
                 let s = ps.cast::<pg_sys::IndexOnlyScanState>();
                 wrap((*s).ss.ss_currentRelation, (*s).ioss_RelationDesc);
             }
+            pg_sys::NodeTag::T_SeqScanState => node::take_over(ps.cast()),
             pg_sys::NodeTag::T_BitmapHeapScanState => {
                 let s = ps.cast::<pg_sys::BitmapHeapScanState>();
                 if rel::is_ours((*s).ss.ss_currentRelation) {

@@ -46,6 +46,7 @@ fn parts(t: &pg_sys::ItemPointerData) -> (u32, u16) {
     (((t.ip_blkid.bi_hi as u32) << 16) | t.ip_blkid.bi_lo as u32, t.ip_posid)
 }
 
+#[inline]
 fn make(block: u32, offset: u16) -> pg_sys::ItemPointerData {
     pg_sys::ItemPointerData {
         ip_blkid: pg_sys::BlockIdData { bi_hi: (block >> 16) as u16, bi_lo: block as u16 },
@@ -71,6 +72,7 @@ impl Tid {
         }
     }
     /// The item pointer.
+    #[inline]
     pub fn item(self) -> pg_sys::ItemPointerData {
         let pseudo = |n: u32, new: u16| make(PSEUDO + n / 128, (n % 128) as u16 * 2 + new + 1);
         match self {

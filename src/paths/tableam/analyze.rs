@@ -3,6 +3,7 @@
 //! It passes over a permanent table that does not fit into memory, with a warning: it goes on with
 //! the next table. What it knows of the table's size and content stays.
 
+use super::ahead;
 use super::scan::Scan;
 use super::vacuum;
 use crate::access::{tuple, visible};
@@ -79,6 +80,9 @@ pub unsafe extern "C-unwind" fn next_tuple(
         let t = xact::txn();
         while ((*s).at as u64) < ROWS {
             let n = (*s).block * ROWS + (*s).at as u64;
+            if n.is_multiple_of(ahead::RUN as u64) {
+                t.fetch_ahead(info.table, n, n + ahead::RUN as u64);
+            }
             (*s).at += 1;
             let Some(r) = RecordRef::find(info.table, n) else { break };
             if let Some(v) = visible::newest(t, r) {

@@ -1,13 +1,16 @@
 //! Sequential, TID range and bitmap scans.
 
+use super::ahead::{self, Ahead};
 use super::{analyze, shared_scan};
+use crate::access::quick::Quick;
 use crate::access::seqscan::{self, Wanted};
 use crate::access::{altered, hollow, partitions, statements, tuple, visible};
 use crate::pg::errors;
 use crate::pg::{compat, expr, tid_bound, Tid, ROWS};
 use crate::state::rel::{self, RelInfo};
 use crate::state::xact::{self, parallel, Mode};
-use mixedcc_engine::txn::ScanId;
+use mixedcc_engine::primitive::prefetch;
+use mixedcc_engine::txn::{Found, Look, ScanId};
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -48,6 +51,10 @@ pub struct Scan {
     pub fits: pg_sys::TupleDesc,
     /// The rows that it wants, which `2pl` locks; null: all. Dropped with the memory of the scan.
     pub wanted: *const Wanted,
+    /// Rows that were found ahead.
+    pub ahead: Ahead,
+    /// Conditions of its node's filter.
+    pub quick: Quick,
 }
 
 /// Flags of `scan_begin` for scans that read rows of the table in general.
@@ -172,6 +179,7 @@ unsafe fn start(s: *mut Scan) {
         (*s).first = 0;
         (*s).end = if (*s).base.rs_parallel.is_null() { (*s).all } else { 0 };
         (*s).next = 0;
+        (*s).ahead.forget();
         (*s).block = u64::MAX;
         (*s).n_offsets = 0;
         (*s).at = 0;
@@ -244,41 +252,73 @@ unsafe fn next_part(s: *mut Scan) -> bool {
     }
 }
 
+/// How the rows of a scan can be looked at together; `None`: they cannot. Those of one partition
+/// only, and rows that are locked, are read one by one.
+///
+/// # Safety
+/// `s` was made by `begin`, and has not ended.
+pub unsafe fn look(s: *const Scan, t: &Txn) -> Option<Look<'static>> {
+    // SAFETY: `s` was made by `begin` (contract of this function), with a snapshot that the
+    // executor keeps.
+    unsafe {
+        let id = match (*s).wanted.is_null() {
+            true => (*s).id,
+            false if t.locks_rows((*s).id) => return None,
+            false => (*s).id.outside(),
+        };
+        if (*s).partition != 0 || (*s).base.rs_snapshot.is_null() {
+            return None;
+        }
+        visible::look((*s).base.rs_snapshot, (*s).for_write && (*s).wanted.is_null(), id)
+    }
+}
+
 /// The next visible record in `first..end`, in a direction.
 unsafe fn advance(s: *mut Scan, direction: pg_sys::ScanDirection::Type, slot: *mut pg_sys::TupleTableSlot) -> bool {
     // SAFETY: `s` was made by `begin`; the slot is one of `slot_callbacks`. The transaction's pin
     // keeps the version that is stored (INV-RETIRE).
     unsafe {
-        let info = &*(*s).info;
-        if (*s).next.is_multiple_of(RESTS_EACH) {
-            xact::rests::between_rows();
+        if direction < 0 {
+            (*s).ahead.forget();
+            return step_back(s, slot);
         }
-        let t = xact::txn();
-        let forward = direction >= 0;
+        if (*s).ahead.has_row() {
+            compat::ready_to_count((*s).base.rs_rd);
+            ahead::hand_out(s, slot);
+            return true;
+        }
+        if let Some(next) = (*s).ahead.end() {
+            (*s).next = next;
+        }
+        step(s, slot)
+    }
+}
+
+/// A scan forward that has no row left goes on.
+unsafe fn step(s: *mut Scan, slot: *mut pg_sys::TupleTableSlot) -> bool {
+    // SAFETY: as for `advance`.
+    unsafe {
+        let info = &*(*s).info;
+        compat::ready_to_count((*s).base.rs_rd);
         loop {
-            let n = if forward {
-                if (*s).next >= (*s).end && !next_part(s) {
-                    (*s).next = (*s).end + 1; // a backward step returns the last row
-                    break;
-                }
-                (*s).next += 1;
-                (*s).next - 1
-            } else {
-                if (*s).next <= (*s).first + 1 {
-                    (*s).next = (*s).first;
-                    break;
-                }
-                (*s).next -= 1;
-                (*s).next - 1
-            };
-            if n % 1024 == 0 && pg_sys::InterruptPending != 0 {
-                pg_sys::ProcessInterrupts();
+            if (*s).next >= (*s).end && !next_part(s) {
+                (*s).next = (*s).end + 1; // a backward step returns the last row
+                break;
             }
-            let Some(r) = RecordRef::find(info.table, n).filter(|r| wanted(s, *r)) else { continue };
-            let (id, for_write) = way(s, t, r);
-            if let Some(v) = visible::by_scan(t, r, (*s).base.rs_snapshot, for_write, id) {
-                tuple::store(slot, info.oid, Tid::Record(n), v.as_ptr());
-                compat::count_returned_row((*s).base.rs_rd);
+            if (*s).next.is_multiple_of(RESTS_EACH) {
+                between_rows((*s).next);
+            }
+            let t = xact::txn();
+            if ahead::look(s, t) {
+                if (*s).ahead.has_row() {
+                    ahead::hand_out(s, slot);
+                    return true;
+                }
+                continue;
+            }
+            let n = (*s).next;
+            (*s).next += 1;
+            if store_if_seen(s, t, info, n, slot) {
                 return true;
             }
         }
@@ -287,10 +327,85 @@ unsafe fn advance(s: *mut Scan, direction: pg_sys::ScanDirection::Type, slot: *m
     }
 }
 
+/// A scan goes one row backward.
+unsafe fn step_back(s: *mut Scan, slot: *mut pg_sys::TupleTableSlot) -> bool {
+    // SAFETY: as for `advance`.
+    unsafe {
+        let info = &*(*s).info;
+        if (*s).next.is_multiple_of(RESTS_EACH) {
+            xact::rests::between_rows();
+        }
+        let t = xact::txn();
+        loop {
+            if (*s).next <= (*s).first + 1 {
+                (*s).next = (*s).first;
+                break;
+            }
+            (*s).next -= 1;
+            let n = (*s).next - 1;
+            if n % 1024 == 0 && pg_sys::InterruptPending != 0 {
+                pg_sys::ProcessInterrupts();
+            }
+            if store_if_seen(s, t, info, n, slot) {
+                return true;
+            }
+        }
+        expr::clear(slot);
+        false
+    }
+}
+
+/// Between two rows of a scan forward: the transaction may rest, and the statement be cancelled.
+unsafe fn between_rows(next: u64) {
+    xact::rests::between_rows();
+    // SAFETY: nothing that needs a drop is alive in the callers' frames: an ERROR unwinds.
+    unsafe {
+        if next.is_multiple_of(1024) && pg_sys::InterruptPending != 0 {
+            pg_sys::ProcessInterrupts();
+        }
+    }
+}
+
+/// Puts the row of a record into the slot, if it is seen.
+unsafe fn store_if_seen(s: *mut Scan, t: &mut Txn, info: &RelInfo, n: u64, slot: *mut pg_sys::TupleTableSlot) -> bool {
+    // SAFETY: as for `advance`.
+    unsafe {
+        let Some(r) = RecordRef::find(info.table, n).filter(|r| wanted(s, *r)) else { return false };
+        let (id, for_write) = way(s, t, r);
+        let Some(v) = visible::by_scan(t, r, (*s).base.rs_snapshot, for_write, id) else { return false };
+        tuple::store(slot, info.oid, Tid::Record(n), v.as_ptr());
+        compat::count_returned_row((*s).base.rs_rd);
+        true
+    }
+}
+
+/// `scan_getnextslot`. Guarded only where something can fail.
+///
 /// # Safety
 /// tableam.h's contract of `scan_getnextslot`.
-#[pg_guard]
 pub unsafe extern "C-unwind" fn next(
+    scan: pg_sys::TableScanDesc,
+    direction: pg_sys::ScanDirection::Type,
+    slot: *mut pg_sys::TupleTableSlot,
+) -> bool {
+    // SAFETY: `scan` was made by `begin`, and `slot` is of its rows' type (tableam.h:
+    // scan_getnextslot). This frame owns nothing.
+    unsafe {
+        let s = scan.cast::<Scan>();
+        if direction >= 0 && ahead::is_at_hand(s) {
+            ahead::hand_out(s, slot);
+            return true;
+        }
+        guarded_next(scan, direction, slot)
+    }
+}
+
+/// [`next`], which may fail.
+///
+/// # Safety
+/// As for [`next`].
+#[pg_guard]
+pub unsafe extern "C-unwind" fn guarded_next(
     scan: pg_sys::TableScanDesc,
     direction: pg_sys::ScanDirection::Type,
     slot: *mut pg_sys::TupleTableSlot,
@@ -328,6 +443,7 @@ pub unsafe extern "C-unwind" fn set_tidrange(
         let (b, o) = tid_bound(&*max);
         (*s).end = (b * ROWS + o.min(ROWS)).min((*s).all).max((*s).first);
         (*s).next = (*s).first;
+        (*s).ahead.forget();
         (*s).block = u64::MAX;
         compat::set_tid_bounds(scan, *min, *max);
     }
@@ -392,6 +508,18 @@ pub unsafe fn set_page(s: *mut Scan, block: pg_sys::BlockNumber, offsets: Option
     }
 }
 
+/// Rows of a bitmap or a sample are fetched so many before they are read.
+const FETCH_AHEAD: usize = 16;
+
+/// Fetches a row that will be read soon, if there is such an offset.
+#[inline]
+fn fetch_offset(info: &RelInfo, block: u64, offset: Option<&u16>) {
+    let n = offset.and_then(|o| (block * ROWS + *o as u64).checked_sub(1));
+    if let Some(rec) = n.and_then(|n| info.table.record(n)) {
+        prefetch(rec.head());
+    }
+}
+
 /// The next visible row among the block's offsets.
 ///
 /// # Safety
@@ -406,11 +534,17 @@ pub unsafe fn next_of_block(s: *mut Scan, slot: *mut pg_sys::TupleTableSlot) -> 
         let t = xact::txn();
         while (*s).at < (*s).n_offsets {
             let o = (*s).offsets[(*s).at as usize];
-            (*s).at += 1;
             let n = (*s).block * ROWS + o as u64 - 1;
+            if (*s).n_offsets > 1 {
+                fetch_offset(info, (*s).block, (*s).offsets.get((*s).at as usize + FETCH_AHEAD));
+            } else if n.is_multiple_of(FETCH_AHEAD as u64) {
+                t.fetch_ahead(info.table, n, n + FETCH_AHEAD as u64); // of a sample
+            }
+            (*s).at += 1;
             let Some(r) = RecordRef::find(info.table, n) else { continue };
             if let Some(v) = visible::by_scan(t, r, (*s).base.rs_snapshot, (*s).for_write, (*s).id) {
-                tuple::store(slot, info.oid, Tid::Record(n), v.as_ptr());
+                // Begun with a descriptor that stored rows fit.
+                ahead::store(s, slot, Found { no: n, version: v.as_ptr() });
                 // The tables' statistics count rows of bitmaps as those of indexes
                 // (heapam_scan_bitmap_next_tuple).
                 if (*s).base.rs_flags & pg_sys::ScanOptions::SO_TYPE_BITMAPSCAN != 0 {

@@ -243,7 +243,7 @@ pub unsafe fn count_dead(rel: pg_sys::Relation, n: u64) {
 /// # Safety
 /// An open relation, which stays open as long as the result is used, and no other counters of it
 /// are in use.
-#[inline]
+#[inline(always)]
 unsafe fn counters<'a>(rel: pg_sys::Relation) -> Option<Counters<'a>> {
     // SAFETY: `rel` is open (contract of this function). `pgstat_info` is null or the entry of this
     // backend; `pgstat_assoc_relation` sets it.
@@ -344,6 +344,37 @@ pub unsafe fn count_fetched(rel: pg_sys::Relation) {
     // SAFETY: `rel` is open (contract of this function).
     if let Some(mut c) = unsafe { counters(rel) } {
         *c.fetched() += 1;
+    }
+}
+
+/// Makes that [`counts_rows_at_once`] is true of a table.
+///
+/// # Safety
+/// An open relation. An ERROR jumps over this frame.
+#[inline]
+pub unsafe fn ready_to_count(rel: pg_sys::Relation) {
+    // SAFETY: `rel` is open (contract of this function).
+    _ = unsafe { counters(rel) };
+}
+
+/// Can [`count_returned_rows_of`] count rows of the table, or need none be counted?
+#[inline]
+pub fn counts_rows_at_once(rel: &pg_sys::RelationData) -> bool {
+    !rel.pgstat_info.is_null() || !rel.pgstat_enabled
+}
+
+/// Counts rows that a scan has returned, where [`counts_rows_at_once`].
+///
+/// # Safety
+/// An open relation.
+#[inline(always)]
+pub unsafe fn count_returned_rows_of(rel: &pg_sys::RelationData, n: u32) {
+    if !rel.pgstat_info.is_null() {
+        // SAFETY: `rel` is open (contract of this function), and has its entry: `counters` only
+        // takes it.
+        if let Some(mut c) = unsafe { counters(std::ptr::from_ref(rel).cast_mut()) } {
+            *c.returned() += i64::from(n);
+        }
     }
 }
 

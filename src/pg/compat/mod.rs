@@ -78,9 +78,10 @@ pub use executor::{
     init_run, insert_index_entries, Tables,
 };
 pub use maintenance::{
-    cluster, count_dead, count_fetched, count_fetched_rows, count_index_scan, count_returned_row, count_scan,
-    count_update, index_vacuum_info, is_verbose, reindex, report_vacuum, update_statistics, update_table_statistics,
-    vacuum, Size, PROGRESS_OF_DEAD_ROWS, PROGRESS_OF_INDEXES, VACUUM_DESCENDS,
+    cluster, count_dead, count_fetched, count_fetched_rows, count_index_scan, count_returned_row,
+    count_returned_rows_of, count_scan, count_update, counts_rows_at_once, index_vacuum_info, is_verbose,
+    ready_to_count, reindex, report_vacuum, update_statistics, update_table_statistics, vacuum, Size,
+    PROGRESS_OF_DEAD_ROWS, PROGRESS_OF_INDEXES, VACUUM_DESCENDS,
 };
 pub use nbtree::{is_hollow, may_be_hollow, poison, write_hollow_init, write_hollow_mark};
 pub use nodes::{array_length, is_c_collation, mutated, relation_name, walk_children};

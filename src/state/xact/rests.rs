@@ -1,13 +1,14 @@
 //! When a transaction rests that reads by one snapshot: its pin keeps one version of each row
 //! meanwhile (INV-POINT of the engine). Only with `mixedcc.prune_versions`.
 //!
-//! **INV-RESTS**: A transaction rests when the executor's outermost run, or its end, is over, and
-//! for a moment between two rows of a scan of the outermost run. No operation on a table of ours is
-//! under way then. The process has addresses of versions only in the slots of cursors and plans,
-//! and the transaction's snapshot sees these. What has other addresses for longer says so before it
+//! **INV-RESTS**: A transaction rests when the executor's outermost run, or its end, is over,
+//! and for a moment between two rows of a scan of the outermost run. No operation on a table of
+//! ours is under way then. The process has addresses of versions only in the slots of cursors
+//! and plans, and in the rows that their sequential scans have found ahead (INV-HANDED). The
+//! transaction's snapshot sees these. What has other addresses for longer says so before it
 //! looks for them (`stay_awake`): writes and locks, other snapshots than the transaction's own,
-//! commands that build or check indexes. All code that uses the engine asks `platform::is_outside`,
-//! or calls `platform::outside`, before; that wakes the transaction.
+//! commands that build or check indexes. All code that uses the engine asks
+//! `platform::is_outside`, or calls `platform::outside`, before; that wakes the transaction.
 
 use super::{backend, copies, has_backend, parallel, Backend, Mode};
 use crate::pg::guc::PRUNE_VERSIONS;
