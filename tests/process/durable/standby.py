@@ -266,7 +266,7 @@ def catches_up(standby, primary):
     n = value(primary, "UPDATE counted SET n = n + 1 RETURNING n")
     query(primary, "UPDATE again SET n = n + 1")
     query(primary, f"INSERT INTO steps VALUES ({n}, -1)")
-    must_come(lambda: standby.ask("SELECT max(n) FROM steps") == n, 60)
+    must_come(lambda: try_ask(standby, "SELECT max(n) FROM steps") == n, 60)
 
 
 def compare(standby, name):
