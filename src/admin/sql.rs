@@ -27,6 +27,7 @@ mod memory;
 mod primary;
 pub mod range_scan;
 pub mod ranges;
+mod standby;
 mod stats;
 mod switches;
 mod tables;

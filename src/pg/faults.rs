@@ -70,7 +70,7 @@ pub enum Fault {
     LeavesDirty,
     /// A process uses a table beside the change that a decided transaction has left.
     KeptIgnored,
-    /// A snapshot leaves out a commit that was done while it was taken, though PostgreSQL's shows it.
+    /// A snapshot leaves out a commit that is done meanwhile, although PostgreSQL's shows it.
     HalfShown,
     /// Changes are decoded without the old row or its key.
     OldKeyLeftOut,

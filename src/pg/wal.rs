@@ -122,6 +122,12 @@ pub fn awaits_apply() -> bool {
     unsafe { pg_sys::synchronous_commit >= pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_REMOTE_APPLY as i32 }
 }
 
+/// The same, and is there a standby that is waited for?
+pub fn awaits_appliers() -> bool {
+    // SAFETY: the value of a setting: null, or a C string.
+    awaits_apply() && unsafe { pg_sys::SyncRepStandbyNames.as_ref() }.is_some_and(|first| *first != 0)
+}
+
 /// Is WAL written for archives and standbys, and not for crash recovery alone?
 pub fn is_archived() -> bool {
     // SAFETY: a variable of this process, which the start of the server has set.

@@ -12,6 +12,7 @@ use crate::state::{rel, shmem, slots, xact};
 use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::durable::standby::{Shown, TAKING};
 use mixedcc_engine::durable::wal::{Op, Stable};
+use mixedcc_engine::durable::Lsn;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::Table;
 use pgrx::pg_sys;
@@ -19,6 +20,9 @@ use pgrx::prelude::*;
 
 /// Between two looks at what is replayed, µs.
 const LOOK_US: core::ffi::c_long = 2000;
+/// Looks of a commit that standbys shall show at once, and the time between two, µs.
+const TRIES: u32 = 100;
+const TRY_US: core::ffi::c_long = 200;
 /// So long a session waits until it is known what may be shown, µs.
 const PATIENCE_US: u64 = 10_000_000;
 
@@ -48,16 +52,38 @@ pub fn tell_again() {
     }
 }
 
+/// On a primary: a commit waits until standbys have applied it, and their next snapshots shall show
+/// it. Tells that it is stable, as soon as all before it are decided. Returns where the record ends.
+/// `None`: that takes too long; the companion tells it then.
+pub fn tell_commit(csn: Csn) -> Option<Lsn> {
+    let e = shmem::engine();
+    for _ in 0..TRIES {
+        if let Some(upto) = e.stable_upto().filter(|upto| *upto >= csn) {
+            let (told, _) = e.shared.standby.told();
+            let end = insert(upto.max(told), 0);
+            wal::flush(end);
+            return Some(end);
+        }
+        compat::nap(TRY_US);
+    }
+    None
+}
+
 fn log(csn: Csn, horizon: Csn) -> Csn {
+    let end = insert(csn, horizon);
+    if horizon == 0 {
+        wal::flush_soon(end); // Only what is on disk is sent. Perhaps no commit follows.
+    }
+    csn
+}
+
+fn insert(csn: Csn, horizon: Csn) -> Lsn {
     let standby = &shmem::engine().shared.standby;
     let data = Stable { life: standby.life(wal::inserted()), csn, horizon }.encode();
     // SAFETY: in a critical section, in which no other record is begun.
     let end = wal::critical(|| unsafe { wal::insert(Op::Stable, wal::UNIMPORTANT, &[&data]) });
     standby.tell(csn, horizon);
-    if horizon == 0 {
-        wal::flush_soon(end); // Only what is on disk is sent. Perhaps no commit follows.
-    }
-    csn
+    end
 }
 
 /// On a primary: rows that were deleted below the result may lose their index entries. At most

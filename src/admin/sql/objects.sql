@@ -630,6 +630,23 @@ COMMENT ON COLUMN mixedcc.durability.errors IS 'rounds that failed, and were mad
 COMMENT ON COLUMN mixedcc.durability.stats_reset IS 'when mixedcc.reset_durability was called last; null: not since the start';
 GRANT SELECT ON mixedcc.durability TO PUBLIC;
 
+CREATE FUNCTION mixedcc.standby_row(OUT csn bigint, OUT lsn text, OUT replayed_at float8, OUT tables int, OUT conflicts bigint) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'standby_row_wrapper' LANGUAGE C VOLATILE ROWS 1;
+COMMENT ON FUNCTION mixedcc.standby_row() IS 'source of the view mixedcc.standby';
+
+CREATE VIEW mixedcc.standby AS
+    SELECT s.csn, s.lsn::pg_lsn AS lsn, to_timestamp(s.replayed_at) AS replayed_at,
+        pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_last_wal_replay_lsn(), s.lsn::pg_lsn)::bigint AS bytes_behind, s.tables, s.conflicts
+    FROM mixedcc.standby_row() s;
+COMMENT ON VIEW mixedcc.standby IS 'what snapshots of permanent mixedcc tables show on this standby; no row on a primary';
+COMMENT ON COLUMN mixedcc.standby.csn IS 'number of the last commit of the primary that they show, with all before it; null: not known yet';
+COMMENT ON COLUMN mixedcc.standby.lsn IS 'where the primary has told it in WAL';
+COMMENT ON COLUMN mixedcc.standby.replayed_at IS 'when this server has replayed that';
+COMMENT ON COLUMN mixedcc.standby.bytes_behind IS 'WAL that was replayed since: the commits in it are not shown yet';
+COMMENT ON COLUMN mixedcc.standby.tables IS 'permanent tables in memory, of all databases';
+COMMENT ON COLUMN mixedcc.standby.conflicts IS 'times that sessions were cancelled since the start, because replay or another session needed what their snapshots kept';
+GRANT SELECT ON mixedcc.standby TO PUBLIC;
+
 -- Metrics for exporters.
 
 CREATE FUNCTION mixedcc.table_rows(OUT "table" regclass, OUT partitions int, OUT bytes bigint, OUT missing_bytes bigint) RETURNS SETOF record

@@ -12,6 +12,7 @@ use crate::pg::faults::{self, Fault};
 use crate::pg::wal;
 use crate::state::platform::PG;
 use crate::state::shmem;
+use crate::state::standby;
 use crate::state::stop::{self, reach};
 use crate::state::xact::{self, copies, depends, mixed};
 use mixedcc_engine::csn::{Csn, SlotId};
@@ -293,6 +294,7 @@ impl Commit {
         reach("commit-flushed");
         if synchronous {
             wal::await_standbys(lsn);
+            await_shown(t);
             stop::hold();
         }
         reach("commit-replicated");
@@ -309,6 +311,7 @@ impl Commit {
     fn commit_by_xid(&mut self, t: &mut Txn) {
         marks::set(self.began);
         wal::critical(|| decide(t, || 0));
+        await_shown(t);
         t.done();
         reach("commit-done");
         t.finish(&PG);
@@ -378,6 +381,16 @@ fn rest(t: &mut Txn) {
 fn panic_after_decision() {
     let message = "cannot abort a transaction that has committed";
     ErrorReport::new(PgSqlErrorCode::ERRCODE_INTERNAL_ERROR, message, "mixedcc").report(PgLogLevel::PANIC);
+}
+
+/// With `synchronous_commit` at `remote_apply`: waits until the next snapshots of the standbys that
+/// are waited for show the commit, whose word says that it is decided.
+fn await_shown(t: &Txn) {
+    if wal::awaits_appliers() && t.csn() != 0 {
+        if let Some(end) = standby::tell_commit(t.csn()) {
+            wal::await_standbys(end);
+        }
+    }
 }
 
 /// A row as a record has it; nothing for a tombstone.
