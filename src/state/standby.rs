@@ -41,8 +41,8 @@ pub fn tell() -> Csn {
     }
 }
 
-/// On a primary, after each round: tells it once more. Replay that begins at the round's checkpoint,
-/// as when a standby starts, comes to this record, also if no commit follows.
+/// On a primary, after each round: tells it once more. Replay that begins at the round's
+/// checkpoint, as when a standby starts, comes to this record, also if no commit follows.
 pub fn tell_again() {
     let e = shmem::engine();
     let (told, _) = e.shared.standby.told();
@@ -53,8 +53,8 @@ pub fn tell_again() {
 }
 
 /// On a primary: a commit waits until standbys have applied it, and their next snapshots shall show
-/// it. Tells that it is stable, as soon as all before it are decided. Returns where the record ends.
-/// `None`: that takes too long; the companion tells it then.
+/// it. Tells that it is stable, as soon as all before it are decided. Returns where the record
+/// ends. `None`: that takes too long; the companion tells it then.
 pub fn tell_commit(csn: Csn) -> Option<Lsn> {
     let e = shmem::engine();
     for _ in 0..TRIES {
