@@ -140,7 +140,7 @@ unsafe fn identity(rel: pg_sys::Relation, old: NonNull<Version>, new: Option<Non
         let key = compat::identity_columns(rel);
         let has = |at: usize| pg_sys::bms_is_member(at as i32 + 1 - pg_sys::FirstLowInvalidHeapAttributeNumber, key);
         let same = new.is_some_and(|new| (0..natts).filter(|at| has(*at)).all(|at| is_same(desc, at, old, new)));
-        if pg_sys::bms_is_empty(key) || same {
+        if pg_sys::bms_next_member(key, -1) < 0 || same {
             pg_sys::bms_free(key);
             return Identity::Nothing;
         }
