@@ -509,6 +509,35 @@ def test_cursor():
     primary.close()
 
 
+def test_applied():
+    """With remote_apply the next statement on the standby sees a commit, with and without a
+    transaction id. `mixedcc.standby` says where the standby is."""
+    primary, connection = boss(), Servers.standby.connect()
+    query(primary, "CREATE TABLE mine (n int) USING mixedcc")
+    query(primary, "INSERT INTO mine VALUES (0)")
+    catches_up(Servers.standby, primary)
+    query(primary, "ALTER SYSTEM SET synchronous_standby_names = '*'")
+    query(primary, "SELECT pg_reload_conf()")
+    try:
+        must_come(lambda: value(primary, "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == 1, 60)
+        query(primary, "SET synchronous_commit = remote_apply")
+        seen = []
+        for n in range(1, 61):
+            with_id = "SELECT pg_current_xact_id();" if n % 2 else ""
+            query(primary, f"BEGIN; {with_id} UPDATE mine SET n = {n}; COMMIT")
+            seen.append(value(connection, "SELECT n FROM mine"))
+        equal("standby: the next statement sees a commit at remote_apply", seen, list(range(1, 61)))
+        shown = query(connection, "SELECT csn > 0, lsn <= pg_last_wal_replay_lsn(), replayed_at > now() - interval '1 minute', bytes_behind >= 0, tables > 0 FROM mixedcc.standby")
+        equal("standby: the view shows it", shown, [(True,) * 5])
+        equal("standby: and nothing on a primary", query(primary, "SELECT * FROM mixedcc.standby"), [])
+    finally:
+        query(primary, "ALTER SYSTEM RESET synchronous_standby_names")
+        query(primary, "SELECT pg_reload_conf()")
+        connection.close()
+        query(primary, "DROP TABLE mine")
+        primary.close()
+
+
 def test_primary_restart():
     """The primary crashes: its CSNs begin anew."""
     from lib.common import server
@@ -554,7 +583,7 @@ def test_promotion():
 
 
 TESTS = (test_load, test_quiet, test_refused, test_definitions, test_prepared, test_loaded_later, test_cursor,
-         test_old_snapshot, test_conflicts, test_cascade, test_small_memory, test_restart, test_killed_reader,
+         test_old_snapshot, test_conflicts, test_cascade, test_applied, test_small_memory, test_restart, test_killed_reader,
          test_primary_restart, test_promotion)
 
 STATES = "standby: snapshots are states of the primary, under load"
