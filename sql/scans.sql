@@ -122,6 +122,16 @@ SELECT (SELECT count(*) FROM sc_c x WHERE x.id < y.id) FROM sc_c y WHERE id IN (
 SELECT count(*) FROM sc_c y WHERE EXISTS (SELECT FROM sc_c x WHERE x.id = y.id + 100);
 SELECT count(*) FROM (SELECT * FROM sc_c LIMIT 70) t;
 SELECT count(*) FROM (SELECT id FROM sc_c OFFSET 63 LIMIT 100) t;
+-- A parameter that has another type than when the statement was planned.
+DO $$
+DECLARE r record; n int;
+BEGIN
+    FOR i IN 1..2 LOOP
+        IF i = 1 THEN SELECT 1 AS f INTO r; ELSE SELECT 4294967297 AS f INTO r; END IF;
+        SELECT count(*) INTO n FROM sc_c WHERE id = r.f;
+        RAISE NOTICE '%', n;
+    END LOOP;
+END $$;
 -- Each level sees the same.
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT count(*), sum(id) FROM sc_c WHERE v = 0;

@@ -26,7 +26,7 @@ const MOST: usize = 1000 << 20;
 /// # Safety
 /// An open relation.
 #[inline]
-unsafe fn are_logged(rel: pg_sys::Relation) -> bool {
+pub unsafe fn are_logged(rel: pg_sys::Relation) -> bool {
     // SAFETY: the contract of this function.
     wal::is_logical() && unsafe { compat::is_permanent(rel) }
 }

@@ -227,14 +227,20 @@ pub unsafe fn constant(n: *mut pg_sys::Node, estate: *mut pg_sys::EState) -> Opt
                 Some(((*c).constvalue, (*c).constisnull))
             }
             NodeTag::T_Param if (*n.cast::<pg_sys::Param>()).paramkind == pg_sys::ParamKind::PARAM_EXTERN => {
-                parameter((*estate).es_param_list_info, (*n.cast::<pg_sys::Param>()).paramid)
+                parameter((*estate).es_param_list_info, &*n.cast::<pg_sys::Param>())
             }
             _ => None,
         }
     }
 }
 
-unsafe fn parameter(list: pg_sys::ParamListInfo, id: i32) -> Option<(pg_sys::Datum, bool)> {
+/// The value of a parameter. `None`: it is not known, or of another type than when the statement
+/// was planned, which the executor refuses.
+///
+/// # Safety
+/// Null, or the parameters of the running statement, of whose plan `p` is.
+unsafe fn parameter(list: pg_sys::ParamListInfo, of: &pg_sys::Param) -> Option<(pg_sys::Datum, bool)> {
+    let id = of.paramid;
     // SAFETY: `list` is null or the statement's parameters, and `id` is checked. `room` outlives
     // what `fetch` returns (params.h, as ExecEvalParamExtern does). An ERROR of `fetch` unwinds.
     unsafe {
@@ -248,7 +254,7 @@ unsafe fn parameter(list: pg_sys::ParamListInfo, id: i32) -> Option<(pg_sys::Dat
             Some(fetch) => pg_sys::ffi::pg_guard_ffi_boundary(|| fetch(list, id, true, &mut room)),
             None => (*list).params.as_mut_ptr().add(id as usize - 1),
         };
-        (!p.is_null() && (*p).ptype != pg_sys::InvalidOid).then(|| ((*p).value, (*p).isnull))
+        (!p.is_null() && (*p).ptype == of.paramtype).then(|| ((*p).value, (*p).isnull))
     }
 }
 

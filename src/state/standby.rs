@@ -71,7 +71,8 @@ pub fn tell_commit(csn: Csn) -> Option<Lsn> {
 
 fn log(csn: Csn, horizon: Csn) -> Csn {
     let end = insert(csn, horizon);
-    if horizon == 0 {
+    // With this fault, a test finds commits that no other process flushes.
+    if horizon == 0 && !faults::on(Fault::LazyForgotten) {
         wal::flush_soon(end); // Only what is on disk is sent. Perhaps no commit follows.
     }
     csn

@@ -150,7 +150,12 @@ impl Target<'_> {
         unsafe {
             let info = rel::known(rel)?;
             let moves = values.iter().any(|v| info.moving[v.0]);
-            if moves || !ranges::nothing_to_note(info) || t.last_write(r).is_some() || t.peek_to_write(r) != Some(old) {
+            if moves
+                || changes::are_logged(rel)
+                || !ranges::nothing_to_note(info)
+                || t.last_write(r).is_some()
+                || t.peek_to_write(r) != Some(old)
+            {
                 return None;
             }
             let desc = (*rel).rd_att;
@@ -164,7 +169,6 @@ impl Target<'_> {
             // No statement has made this write: none looks for what was before.
             *xact::last_write() = None;
             compat::count_update(rel, true);
-            changes::updated(rel, old, new);
             Some(())
         }
     }

@@ -74,10 +74,11 @@ impl Decoding {
         // SAFETY: as in `note_transaction`. The closure owns nothing.
         unsafe {
             let context = &*self.context;
-            !context.fast_forward
-                && pg_sys::ffi::pg_guard_ffi_boundary(|| {
-                    raw::SnapBuildProcessChange(context.snapshot_builder, self.xid(), self.begin)
-                })
+            // Also where nothing is decoded: the builder's snapshot holds the slot's catalog_xmin.
+            let is_ready = pg_sys::ffi::pg_guard_ffi_boundary(|| {
+                raw::SnapBuildProcessChange(context.snapshot_builder, self.xid(), self.begin)
+            });
+            is_ready && !context.fast_forward
         }
     }
 

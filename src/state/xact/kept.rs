@@ -103,7 +103,7 @@ pub(super) fn end(changes: &[KeptChange], of: (&Engine, SlotId), commit: bool) {
             // SAFETY: `old` is what `replace_primary` returned. A process that begins to use the
             // table waits for this function (INV-REDEFINED).
             KeptChange::Primary(table, old) => unsafe { pending::end_primary(of, table, old, commit) },
-            KeptChange::Map(table, old, new) => end_map(of, table, if commit { (new, old) } else { (old, new) }),
+            KeptChange::Map(table, old, new) => end_map(of, table, (old, new), commit),
             KeptChange::OldMap(map) => pending::free_map_of(of, map),
             KeptChange::Made(_) | KeptChange::Gone(_) | KeptChange::Dropped(_) => {}
         }
@@ -112,9 +112,17 @@ pub(super) fn end(changes: &[KeptChange], of: (&Engine, SlotId), commit: bool) {
         match *change {
             KeptChange::Made(table) if commit => begins(table, of.0.now()),
             KeptChange::Dropped(table) if !commit => stays(table),
-            KeptChange::Made(table) | KeptChange::Gone(table) | KeptChange::Dropped(table) => throw_away(table),
             KeptChange::Primary(table, _) | KeptChange::Map(table, ..) => table.kept.store(0, Ordering::SeqCst),
-            KeptChange::OldMap(_) => {}
+            KeptChange::Made(_) | KeptChange::Gone(_) | KeptChange::Dropped(_) | KeptChange::OldMap(_) => {}
+        }
+    }
+    // At last: from then on they may be freed.
+    for change in changes {
+        match *change {
+            KeptChange::Made(table) if !commit => throw_away(table),
+            KeptChange::Dropped(table) if commit => throw_away(table),
+            KeptChange::Gone(table) => throw_away(table),
+            _ => {}
         }
     }
     if !changes.is_empty() {
@@ -122,14 +130,20 @@ pub(super) fn end(changes: &[KeptChange], of: (&Engine, SlotId), commit: bool) {
     }
 }
 
-/// The first map is that of the table from now on, and the second one is freed.
-fn end_map(of: (&Engine, SlotId), table: &Table, (stays, goes): (NonNull<PartitionMap>, NonNull<PartitionMap>)) {
-    if std::ptr::eq(table.map(), stays.as_ptr()) {
+/// A change of a map stays, or is undone. Of several changes of one table the last one comes first.
+fn end_map(
+    of: (&Engine, SlotId),
+    table: &Table,
+    (old, new): (NonNull<PartitionMap>, NonNull<PartitionMap>),
+    commit: bool,
+) {
+    if commit {
         table.map().begins(of.0.now());
+        pending::free_map_of(of, old);
     } else {
-        pending::restore_map(table, stays, &None);
+        pending::restore_map(table, old, &None);
+        pending::free_map_of(of, new);
     }
-    pending::free_map_of(of, goes);
 }
 
 /// The transaction that has made a table commits.

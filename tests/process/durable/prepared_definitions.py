@@ -41,6 +41,8 @@ CASES = (
     ("another PRIMARY KEY", 1, "ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ADD PRIMARY KEY (u); INSERT INTO t VALUES (1, 1, 1)", [(300, 290, 45131)]),
     ("other partitions", True, "INSERT INTO t VALUES (1000, 1, 1); ALTER TABLE t SET (mixedcc.partitions = 5); INSERT INTO t VALUES (1001, 1, 2)", [(301, 291, 47131)]),
     ("other partitions in a savepoint that is rolled back", True, "SAVEPOINT a; ALTER TABLE t SET (mixedcc.partitions = 5); ROLLBACK TO a; INSERT INTO t VALUES (1000, 1, 1)", [(300, 290, 46130)]),
+    ("two protocols", True, "ALTER TABLE t SET (mixedcc.protocol = '2pl'); INSERT INTO t VALUES (1000, 1, 1); ALTER TABLE t SET (mixedcc.protocol = 'partcc')", [(300, 290, 46130)]),
+    ("made, of two protocols", True, "CREATE TABLE new (id int PRIMARY KEY) USING mixedcc; ALTER TABLE new SET (mixedcc.protocol = '2pl'); INSERT INTO new VALUES (2); ALTER TABLE new SET (mixedcc.protocol = 'partcc'); DELETE FROM t WHERE id = 300", [(298, 288, 44830)]),
     ("CREATE INDEX", True, "UPDATE t SET v = 2 WHERE id = 1; CREATE INDEX i ON t (v); INSERT INTO t VALUES (1000, 1, 1)", [(300, 292, 46130)]),
     ("CREATE UNIQUE INDEX", True, "CREATE UNIQUE INDEX i ON t (u); DELETE FROM t WHERE id = 300", [(298, 288, 44830)]),
     ("DROP INDEX, CREATE INDEX", False, "CREATE INDEX i ON t (v); DROP INDEX i; CREATE INDEX i ON t (id)", ALL),
@@ -49,7 +51,7 @@ CASES = (
     ("made, truncated, filled", True, "CREATE TABLE new (id int PRIMARY KEY) USING mixedcc; INSERT INTO new VALUES (1); TRUNCATE new; TRUNCATE new; INSERT INTO new VALUES (2); DELETE FROM t WHERE id = 300", [(298, 288, 44830)]),
     ("made in a savepoint that is rolled back", True, "SAVEPOINT a; CREATE TABLE new (id int PRIMARY KEY) USING mixedcc; INSERT INTO new VALUES (1); ROLLBACK TO a; UPDATE t SET v = 2 WHERE id = 1", [(299, 291, 45130)]),
 )
-NEW = {"made, truncated, filled": [(2,)]}
+NEW = {"made, truncated, filled": [(2,)], "made, of two protocols": [(2,)]}
 
 
 def begin(**settings):
@@ -135,6 +137,10 @@ def cases(cluster):
                 session.close()
 
 
+def protocols_of(session, table):
+    return query(session, f"""SELECT DISTINCT protocol FROM mixedcc.partitions WHERE "table" = '{table}'::regclass""")
+
+
 def one(cluster, name, key, work, way, end, after):
     session = cluster.connect()
     make(session, key)
@@ -145,6 +151,13 @@ def one(cluster, name, key, work, way, end, after):
     query(session, f"{end} PREPARED 'p'")
     after = after if after is not None else ALL if "crash" not in name else EMPTY
     equal(f"{name}: the rows", found(session), after)
+    if "two protocols" in name:
+        table = "new" if "made" in name else "t"
+        if end == "COMMIT":
+            query(session, f"SELECT count(*) FROM {table}")
+            equal(f"{name}: the last protocol", protocols_of(session, table), [("partcc",)])
+        elif table == "t":
+            equal(f"{name}: the first protocol", protocols_of(session, table), [("occ",)])
     if after != GONE:
         query(session, "INSERT INTO t VALUES (2000, 5, 2000)")
         query(session, "CHECKPOINT")
