@@ -149,7 +149,7 @@ def one(cluster, name, key, work, way, end, after):
     way(cluster)
     session = cluster.connect()
     query(session, f"{end} PREPARED 'p'")
-    after = after if after is not None else ALL if "crash" not in name else EMPTY
+    after = after if after is not None else EMPTY if "crash" in name or "restart" in name else ALL
     equal(f"{name}: the rows", found(session), after)
     if "two protocols" in name:
         table = "new" if "made" in name else "t"
