@@ -118,6 +118,10 @@ pub unsafe fn catch_up(rel: pg_sys::Relation, table: &'static Table, csn: Csn) {
     }
     #[cfg(feature = "faults")]
     faults::begin();
+    // SAFETY: `rel` is open (contract of this function).
+    if compat::storage_key(&unsafe { compat::storage_of(rel) }) != table.key {
+        standby::refuse_old(); // It has another storage by now.
+    }
     let e = shmem::engine();
     let (cursor, replayed) = (live.cursor.load(Ordering::SeqCst), compat::replayed());
     // All that is stable was replayed, and told here, before it became stable.
@@ -129,6 +133,11 @@ pub unsafe fn catch_up(rel: pg_sys::Relation, table: &'static Table, csn: Csn) {
         }
     } else {
         live.cursor.store(cursor.max(replayed), Ordering::SeqCst);
+    }
+    if !standby::is_known() {
+        // What was applied may be of the next life of the primary.
+        live.era.store(Live::GONE, Ordering::SeqCst);
+        standby::refuse_old();
     }
     live.upto.store(csn, Ordering::SeqCst);
     let pinned = e.refresh_min_pin(&PG);
@@ -347,6 +356,7 @@ impl Source {
             again.sort_unstable();
             again.dedup();
             for block in std::mem::take(&mut again) {
+                pgrx::check_for_interrupts!();
                 self.take_image(block, &ring, &mut keep)?;
             }
         }

@@ -159,8 +159,13 @@ unsafe extern "C-unwind" fn before(q: *mut pg_sys::QueryDesc) {
         }
         // On a standby replay may wait for it, and it may not be known yet what may be shown.
         let wants = || standby::is_known() && !xact::is_statement_wise() || parallel::uses_ours((*q).plannedstmt);
-        if xact::mode() != Mode::Serializable && (!compat::in_recovery() || wants()) {
+        if xact::mode() == Mode::Serializable {
+            return;
+        }
+        if !compat::in_recovery() || wants() {
             xact::snapshot_seen(s);
+        } else if xact::is_statement_wise() && compat::is_only_snapshot(s) {
+            standby::forget_older();
         }
     }
 }

@@ -153,11 +153,24 @@ unsafe fn after_decided(rel: pg_sys::Relation) -> &'static RelInfo {
     unsafe { known_any(rel).unwrap_or_else(|| build(rel)) }
 }
 
+/// A permanent table of a standby, as a transaction has used it. It may be gone by now.
+pub struct Used {
+    /// The relation.
+    pub oid: pg_sys::Oid,
+    /// Its storage then.
+    pub key: [u32; 4],
+    /// The era of the table.
+    pub era: u64,
+    /// The table, to be compared only.
+    pub table: *const Table,
+}
+
 /// The permanent tables of a standby that the transaction has used.
-pub fn used_live() -> Vec<(pg_sys::Oid, &'static Table)> {
+pub fn used_live() -> Vec<Used> {
     // SAFETY: a process has one thread, and no other reference to the list is in use.
     let used = unsafe { USED_PERMANENT.get_mut() };
-    used.iter().filter(|info| info.era != 0).map(|info| (info.oid, info.table)).collect()
+    let live = used.iter().filter(|info| info.era != 0);
+    live.map(|info| Used { oid: info.oid, key: info.key, era: info.era, table: info.table }).collect()
 }
 
 /// The same, if it is known already, and not a table of a standby, which may have to be made ready.

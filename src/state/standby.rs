@@ -57,6 +57,9 @@ pub fn tell_again() {
 /// ends. `None`: that takes too long; the companion tells it then.
 pub fn tell_commit(csn: Csn) -> Option<Lsn> {
     let e = shmem::engine();
+    if e.is_held_back(csn) {
+        return None;
+    }
     for _ in 0..TRIES {
         if let Some(upto) = e.stable_upto().filter(|upto| *upto >= csn) {
             let (told, _) = e.shared.standby.told();
@@ -91,16 +94,19 @@ fn insert(csn: Csn, horizon: Csn) -> Lsn {
 /// `floor`.
 pub fn floor_of(table: &Table, floor: Csn) -> Csn {
     let tells = table.durable().is_some() && wal::is_archived() && !compat::in_recovery();
-    if tells && floor > shmem::engine().shared.standby.told().0 {
+    let e = shmem::engine();
+    // Overlapping prepared transactions may hold back what is stable for long. Memory comes first.
+    if tells && floor > e.shared.standby.told().0 + 1 && !e.has_prepared() {
         floor.min(tell() + 1)
     } else {
         floor
     }
 }
 
-/// On a primary: the part of what lies up to `csn` that standbys know as stable.
+/// On a primary: the part of what lies up to `csn` that standbys know as stable. All of it, while
+/// prepared transactions hold that back: no standby shows anything below a horizon that is told.
 pub fn told(csn: Csn) -> Csn {
-    if wal::is_archived() {
+    if wal::is_archived() && !shmem::engine().has_prepared() {
         csn.min(shmem::engine().shared.standby.told().0)
     } else {
         csn
@@ -113,7 +119,7 @@ pub fn tell_horizon(table: &Table, csn: Csn) {
     let (told, horizon) = shmem::engine().shared.standby.told();
     let tells = table.durable().is_some() && wal::is_archived();
     if tells && csn > horizon && !faults::on(Fault::HorizonLeftOut) {
-        log(told, csn);
+        log(told.max(1), csn);
     }
 }
 
@@ -126,6 +132,7 @@ pub fn replayed(stable: Stable, at: u64) {
         await_readers(Csn::MAX);
         standby.turn(true);
     }
+    standby.require(stable.horizon);
     standby.show(Shown { csn: stable.csn, life: stable.life, at, time: compat::now() });
     // Pins of later snapshots are at or above it (INV-APPLY).
     shmem::engine().advance_clock(stable.csn);
@@ -152,22 +159,29 @@ fn is_idle(slot: SlotId) -> bool {
 fn await_readers(below: Csn) {
     let begun = compat::now();
     let patience = compat::standby_delay();
+    let mut cancelled = Vec::new();
     loop {
         let slots = readers(below);
         if slots.is_empty() {
             return;
         }
         if patience.is_some_and(|us| compat::now() - begun >= us) {
-            cancel(&slots);
+            cancel(&slots, &mut cancelled);
         }
         compat::startup_interrupts();
         compat::nap(LOOK_US * 2);
     }
 }
 
-fn cancel(of: &[SlotId]) {
-    shmem::engine().shared.standby.conflicts.fetch_add(1, Ordering::Relaxed);
-    of.iter().for_each(|slot| slots::cancel_reader(*slot));
+/// `known`: those that were cancelled before in this wait.
+fn cancel(of: &[SlotId], known: &mut Vec<SlotId>) {
+    for slot in of {
+        if !known.contains(slot) {
+            known.push(*slot);
+            shmem::engine().shared.standby.conflicts.fetch_add(1, Ordering::Relaxed);
+        }
+        slots::cancel_reader(*slot);
+    }
 }
 
 /// A session is about to let a number of a row be used again that was deleted at `below`: waits for
@@ -179,6 +193,7 @@ pub fn await_others(below: Csn) {
     if mine != 0 && mine < below {
         refuse_old();
     }
+    let mut cancelled = Vec::new();
     loop {
         let slots = readers(below);
         if slots.is_empty() {
@@ -191,7 +206,7 @@ pub fn await_others(below: Csn) {
                 "a snapshot of another session still needs rows of a mixedcc table which this one is about to replace",
                 "Try again when that session has ended its transaction, or set max_standby_streaming_delay to a time.",
             ),
-            Some(us) if compat::now() - begun >= us => cancel(&slots),
+            Some(us) if compat::now() - begun >= us => cancel(&slots, &mut cancelled),
             _ => {}
         }
         pgrx::check_for_interrupts!();
@@ -206,7 +221,7 @@ pub fn shown() -> Csn {
         match shmem::engine().shared.standby.shown() {
             Some(csn) => return csn,
             None if compat::now() - begun > PATIENCE_US || !compat::in_recovery() => refuse_unknown(),
-            None => {}
+            None => refuse_if_waited_for(begun, Csn::MAX),
         }
         pgrx::check_for_interrupts!();
         compat::nap(LOOK_US);
@@ -225,10 +240,20 @@ pub fn await_shown(csn: Csn, done: impl Fn() -> bool) -> bool {
         if compat::now() - begun > PATIENCE_US {
             return false;
         }
+        refuse_if_waited_for(begun, csn);
         pgrx::check_for_interrupts!();
         compat::nap(LOOK_US);
     }
     true
+}
+
+/// This session waits until more may be shown, and replay may wait for the session's snapshot from
+/// before that: then neither would go on.
+fn refuse_if_waited_for(begun: u64, csn: Csn) {
+    let mine = shmem::engine().slots[shmem::my_slot() as usize].shows.load(Ordering::SeqCst);
+    if mine > TAKING && mine < csn && compat::now() - begun > PATIENCE_US / 10 {
+        refuse_old();
+    }
 }
 
 fn refuse_unknown() -> ! {
@@ -251,10 +276,14 @@ pub fn refuse_old() -> ! {
     )
 }
 
-/// The snapshot of a transaction on a standby, for tables of ours.
-pub fn take() -> Csn {
+/// The snapshot of a transaction on a standby, for tables of ours, with this one of PostgreSQL's.
+///
+/// # Safety
+/// A valid MVCC snapshot of this backend, a copy.
+pub unsafe fn take(s: pg_sys::Snapshot) -> Csn {
     let (e, slot) = (shmem::engine(), shmem::my_slot());
-    let is_first = compat::has_one_snapshot();
+    // SAFETY: the contract of this function.
+    let is_first = unsafe { compat::is_only_snapshot(s) };
     let begun = compat::now();
     loop {
         if let Some(csn) = e.take_stable(slot, is_first) {
@@ -269,19 +298,16 @@ pub fn take() -> Csn {
     }
 }
 
-/// INV-READY, for the tables that the transaction has used.
+/// INV-READY, for the tables that the transaction has used. One that it has given its lock of up
+/// again, by ROLLBACK TO, may be gone, or have another storage. It is made ready when it is used.
 fn catch_up_used(csn: Csn) {
-    for (oid, table) in rel::used_live() {
-        if is_gone(table) {
-            refuse_old();
-        }
+    for used in rel::used_live() {
+        let is_of_now = used.era == shmem::engine().shared.standby.era();
+        let table = shmem::find(used.key).filter(|there| is_of_now && std::ptr::eq(*there, used.table));
+        let Some(table) = table else { continue };
         if table.durable().is_some_and(|d| d.live.upto.load(Ordering::SeqCst) < csn) {
-            // SAFETY: the transaction has the relation locked. An ERROR unwinds, and closes it.
-            unsafe {
-                let r = pg_sys::relation_open(oid, pg_sys::NoLock as i32);
-                catch_up(r, table, csn);
-                pg_sys::relation_close(r, pg_sys::NoLock as i32);
-            }
+            // SAFETY: an ERROR unwinds, closes the relation and gives the lock up.
+            unsafe { compat::with_relation(used.oid, |r| catch_up(r, table, csn)) };
         }
     }
 }
@@ -295,8 +321,10 @@ pub fn is_gone(table: &Table) -> bool {
 /// # Safety
 /// An open relation, and its table.
 unsafe fn catch_up(r: pg_sys::Relation, table: &'static Table, csn: Csn) {
-    if xact::parallel::is_worker() {
-        refuse_old(); // Its leader has seen to the snapshot: so that is gone.
+    // A worker's leader has seen to the snapshot: so that is gone. And what redo puts into the
+    // journal while it is not known what may be shown may be of another life.
+    if xact::parallel::is_worker() || !is_known() {
+        refuse_old();
     }
     // SAFETY: the contract of this function.
     unsafe { rel::catch_up(r, table, csn) };
@@ -353,6 +381,11 @@ pub fn check_reader() {
 /// The transaction reads by a snapshot of another one, which has it still.
 pub fn adopt(csn: Csn) {
     shmem::engine().slots[shmem::my_slot() as usize].shows.store(csn, Ordering::SeqCst);
+}
+
+/// A statement begins that uses no table of ours, and the snapshots of those before are gone.
+pub fn forget_older() {
+    shmem::engine().slots[shmem::my_slot() as usize].shows.store(0, Ordering::SeqCst);
 }
 
 /// The transaction has ended: it has no snapshot any more.

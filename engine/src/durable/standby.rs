@@ -48,6 +48,8 @@ pub struct Standby {
     /// On a standby: what is stable, 0: not known; the life that it is of; where WAL was then; and
     /// when, in microseconds as the platform counts them.
     stable: AtomicU64,
+    /// On a standby: nothing below it is shown any more.
+    required: AtomicU64,
     of_life: AtomicU64,
     at: AtomicU64,
     time: AtomicU64,
@@ -70,6 +72,11 @@ pub struct Live {
     pub low: AtomicU64,
     /// Journal pages whose last record ends at or below it are in memory.
     pub cursor: AtomicU64,
+}
+
+impl Live {
+    /// The era of a table that is of no use in any.
+    pub const GONE: u64 = u64::MAX;
 }
 
 /// What a standby may show.
@@ -121,6 +128,7 @@ impl Standby {
     /// Replay begins, or ends: nothing is stable, and what was loaded is of no use.
     pub fn turn(&self, in_replay: bool) {
         self.forget();
+        self.required.store(0, Ordering::SeqCst);
         let era = self.era.load(Ordering::SeqCst);
         let next = era + if (era % 2 == 1) == in_replay { 2 } else { 1 };
         self.era.store(next, Ordering::SeqCst);
@@ -138,7 +146,17 @@ impl Standby {
         self.of_life.store(shown.life, Ordering::SeqCst);
         self.at.store(shown.at, Ordering::SeqCst);
         self.time.store(shown.time, Ordering::SeqCst);
-        self.stable.fetch_max(shown.csn, Ordering::SeqCst);
+        if shown.csn >= self.required.load(Ordering::SeqCst) {
+            self.stable.fetch_max(shown.csn, Ordering::SeqCst);
+        }
+    }
+    /// Index entries go that snapshots below this CSN need. What is stable is not known, if it is
+    /// below. Called by redo, before it looks at the snapshots (INV-CONFLICT).
+    pub fn require(&self, csn: Csn) {
+        self.required.fetch_max(csn, Ordering::SeqCst);
+        if self.stable.load(Ordering::SeqCst) < csn {
+            self.forget();
+        }
     }
     /// What a snapshot sees now. `None`: it is not known.
     #[inline]
@@ -220,6 +238,14 @@ impl Engine {
         (upto >= standby.finished.load(Ordering::SeqCst)).then_some(upto)
     }
 
+    /// Does a prepared transaction hold back what may be told below this CSN?
+    pub fn is_held_back(&self, csn: Csn) -> bool {
+        self.slots.iter().any(|slot| {
+            let logged = slot.logged_at.load(Ordering::SeqCst);
+            logged != 0 && logged < csn
+        })
+    }
+
     /// Takes what is stable, as a snapshot of a slot. `is_first`: no older one is in use. `None`:
     /// it is not known.
     pub fn take_stable(&self, slot: SlotId, is_first: bool) -> Option<Csn> {
@@ -296,6 +322,14 @@ mod tests {
         e.slots[2].shows.store(TAKING, Ordering::SeqCst);
         assert_eq!(e.showing_below(2).collect::<Vec<_>>(), [2], "it may take anything");
         assert!(standby.is_life(7) && !standby.is_life(8));
+        standby.require(55);
+        assert_eq!(standby.shown(), Some(60));
+        standby.require(70);
+        assert_eq!(standby.shown(), None, "what is below is shown no more");
+        show(65);
+        assert_eq!(standby.shown(), None);
+        show(70);
+        assert_eq!(standby.shown(), Some(70));
         standby.forget();
         assert_eq!(standby.shown(), None);
     }

@@ -199,7 +199,8 @@ pub struct Stable {
     /// All commits of this life up to here are in WAL before this record, and decided there.
     pub csn: Csn,
     /// Records of index entries that go follow: they are of rows that were deleted below this CSN.
-    /// 0: none do.
+    /// 0: none do. Above `csn`, where prepared transactions hold that back: nothing is shown then
+    /// before it is stable.
     pub horizon: Csn,
 }
 
@@ -243,7 +244,7 @@ impl<'a> Record<'a> {
             Op::Stable => {
                 let (life, csn, horizon) = (bytes.u64()?, bytes.u64()?, bytes.u64()?);
                 require(csn >= 1 && csn <= CSN_MAX, "an impossible stable CSN")?;
-                require(horizon <= csn, "a horizon above what is stable")?;
+                require(horizon <= CSN_MAX, "an impossible horizon")?;
                 bytes.end()?;
                 Record::Stable(Stable { life, csn, horizon })
             }

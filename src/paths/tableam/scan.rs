@@ -112,6 +112,11 @@ pub unsafe extern "C-unwind" fn begin(
             return s.cast();
         }
         let info = rel::info(rel);
+        if compat::in_recovery() && is_mvcc(snapshot) {
+            // COPY has not taken it. It brings the table to its moment, before the last row is
+            // looked for.
+            xact::snapshot_seen(snapshot);
+        }
         if flags & pg_sys::ScanOptions::SO_TYPE_BITMAPSCAN != 0 {
             hollow::serve(rel, info);
         }

@@ -44,11 +44,14 @@ pub unsafe extern "C-unwind" fn index_delete_tuples(
             let d = (*state).deltids.add(i);
             let st = (*state).status.add((*d).id as usize);
             let dead = match visible::record(table, Tid::read(&(*d).tid)) {
-                Some(r) if table.is_dead(r.rec, floor) => {
-                    last = deleted_at(r).max(last);
-                    true
+                Some(r) => {
+                    // Some kinds of indexes remove what is marked, whatever is said of it here.
+                    let dead = table.is_dead(r.rec, floor);
+                    if dead || (*st).knowndeletable {
+                        last = deleted_at(r).max(last);
+                    }
+                    dead
                 }
-                Some(_) => false,
                 None => true,
             };
             // What was marked as dead before may be above the floor that standbys know of.

@@ -94,8 +94,8 @@ pub use process::{
     renew_delay_of_checkpoints, send, wait_for_end, wake, with_processes_locked, Doing, ProcNo,
 };
 pub use recovery::{
-    cancel_reader, has_no_portal, has_one_snapshot, in_recovery, replayed, standby_delay, standby_patience,
-    startup_interrupts,
+    cancel_reader, has_no_portal, in_recovery, is_only_snapshot, replayed, standby_delay, standby_patience,
+    startup_interrupts, with_relation,
 };
 pub use replay::{blocks_of, change_journal, restore};
 pub use storage::{

@@ -83,8 +83,42 @@ pub fn has_no_portal() -> bool {
     }
 }
 
+/// Is this the only snapshot in use? It may be active only, and not registered.
+///
+/// # Safety
+/// A valid snapshot of this backend, a copy.
+pub unsafe fn is_only_snapshot(s: pg_sys::Snapshot) -> bool {
+    // SAFETY: the contract of this function. It is registered for a moment.
+    unsafe {
+        let mine = pg_sys::RegisterSnapshot(s);
+        let alone = has_one_snapshot();
+        pg_sys::UnregisterSnapshot(mine);
+        alone
+    }
+}
+
+/// Runs `f` with a relation, if that is there, and can be locked at once for reading.
+///
+/// # Safety
+/// In a transaction. An ERROR of `f` unwinds.
+pub unsafe fn with_relation(oid: pg_sys::Oid, f: impl FnOnce(pg_sys::Relation)) {
+    let mode = pg_sys::AccessShareLock as i32;
+    // SAFETY: contract of this function. Any OID can be locked; the lock is given back once.
+    unsafe {
+        if !pg_sys::ConditionalLockRelationOid(oid, mode) {
+            return;
+        }
+        let r = pg_sys::try_relation_open(oid, pg_sys::NoLock as i32);
+        if !r.is_null() {
+            f(r);
+            pg_sys::relation_close(r, pg_sys::NoLock as i32);
+        }
+        pg_sys::UnlockRelationOid(oid, mode);
+    }
+}
+
 /// Is at most one snapshot registered?
-pub fn has_one_snapshot() -> bool {
+fn has_one_snapshot() -> bool {
     // SAFETY: the snapshot of the catalogs is taken anew when it is needed.
     unsafe {
         pg_sys::InvalidateCatalogSnapshot();

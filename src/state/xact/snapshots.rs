@@ -43,7 +43,8 @@ unsafe fn take(s: pg_sys::Snapshot) -> Kept {
     let t = txn();
     if compat::in_recovery() {
         t.take_seen(&mut list); // It pins.
-        let csn = standby::take();
+                                // SAFETY: the contract of this function.
+        let csn = unsafe { standby::take(s) };
         return Kept { upto: csn, floor: csn, excluded: Vec::new() };
     }
     if matches!(mode(), Mode::ReadCommitted) {

@@ -540,6 +540,41 @@ def test_applied():
         primary.close()
 
 
+def test_held_back():
+    """A prepared transaction holds back what is stable, and VACUUM on the primary frees rows all
+    the same: the standby shows nothing older, and goes on when the transaction has ended."""
+    primary = boss()
+    query(primary, "CREATE TABLE held (n int); CREATE TABLE freed (id int PRIMARY KEY, v int) USING mixedcc; CREATE INDEX ON freed (v)")
+    query(primary, "INSERT INTO freed SELECT i, i FROM generate_series(1, 1000) i")
+    catches_up(Servers.standby, primary)
+    equal("standby: before it is held back", Servers.standby.ask("SELECT count(*) FROM freed"), 1000)
+    other = boss()
+    query(other, "BEGIN; INSERT INTO again VALUES (-5); PREPARE TRANSACTION 'held'")
+    query(primary, "DELETE FROM freed WHERE id <= 500")
+    for _ in range(3):
+        time.sleep(0.3)
+        query(primary, "VACUUM freed")
+    query(primary, "INSERT INTO freed SELECT i, i FROM generate_series(2001, 2500) i")
+    refused = lambda: try_code(Servers.standby, "SET statement_timeout = '3s'; SELECT count(*) FROM freed WHERE v > 0") in ("57014", "57P03", "40001")
+    must_come(refused, 60)
+    check("standby: held back: nothing older is shown", True)
+    query(other, "ROLLBACK PREPARED 'held'")
+    catches_up(Servers.standby, primary)
+    by_index = "SET enable_seqscan = off; SELECT count(*) FROM freed WHERE v > 0"
+    equal("standby: and after that", (Servers.standby.ask("SELECT count(*) FROM freed"), Servers.standby.ask(by_index)), (1000, 1000))
+    query(primary, "DROP TABLE held, freed")
+    primary.close()
+    other.close()
+
+
+def try_code(server, sql):
+    try:
+        server.ask(sql)
+        return None
+    except psycopg2.Error as error:
+        return error.pgcode
+
+
 def test_primary_restart():
     """The primary crashes: its CSNs begin anew."""
     from lib.common import server
@@ -585,7 +620,7 @@ def test_promotion():
 
 
 TESTS = (test_load, test_quiet, test_refused, test_definitions, test_prepared, test_loaded_later, test_cursor,
-         test_old_snapshot, test_conflicts, test_cascade, test_applied, test_small_memory, test_restart, test_killed_reader,
+         test_old_snapshot, test_conflicts, test_cascade, test_applied, test_held_back, test_small_memory, test_restart, test_killed_reader,
          test_primary_restart, test_promotion)
 
 STATES = "standby: snapshots are states of the primary, under load"
