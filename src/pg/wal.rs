@@ -128,6 +128,21 @@ pub fn awaits_appliers() -> bool {
     awaits_apply() && unsafe { pg_sys::SyncRepStandbyNames.as_ref() }.is_some_and(|first| *first != 0)
 }
 
+/// Have the standbys that are waited for applied all up to here? No, also if the wait for that was
+/// cancelled.
+pub fn is_applied(lsn: Lsn) -> bool {
+    let mode = pg_sys::SYNC_REP_WAIT_APPLY as usize;
+    // SAFETY: shared memory of PostgreSQL. A word that WAL senders write under a lock, and that only
+    // grows: an old value is a no.
+    unsafe { std::ptr::read_volatile(&raw const (*pg_sys::WalSndCtl).lsn[mode]) >= lsn }
+}
+
+/// Where the last commit of this session ends in WAL.
+pub fn last_commit() -> Lsn {
+    // SAFETY: a variable of this process, which only its one thread writes.
+    unsafe { pg_sys::XactLastCommitEnd }
+}
+
 /// Is WAL written for archives and standbys, and not for crash recovery alone?
 pub fn is_archived() -> bool {
     // SAFETY: a variable of this process, which the start of the server has set.

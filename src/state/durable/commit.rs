@@ -294,7 +294,7 @@ impl Commit {
         reach("commit-flushed");
         if synchronous {
             wal::await_standbys(lsn);
-            await_shown(t);
+            await_shown(t, lsn);
             stop::hold();
         }
         reach("commit-replicated");
@@ -311,7 +311,7 @@ impl Commit {
     fn commit_by_xid(&mut self, t: &mut Txn) {
         marks::set(self.began);
         wal::critical(|| decide(t, || 0));
-        await_shown(t);
+        await_shown(t, wal::last_commit());
         t.done();
         reach("commit-done");
         t.finish(&PG);
@@ -384,9 +384,10 @@ fn panic_after_decision() {
 }
 
 /// With `synchronous_commit` at `remote_apply`: waits until the next snapshots of the standbys that
-/// are waited for show the commit, whose word says that it is decided.
-fn await_shown(t: &Txn) {
-    if wal::awaits_appliers() && t.csn() != 0 {
+/// are waited for show the commit, whose word says that it is decided. They have applied its
+/// record, which ends there, unless that wait was cancelled: then there is no other.
+fn await_shown(t: &Txn, lsn: Lsn) {
+    if wal::awaits_appliers() && t.csn() != 0 && wal::is_applied(lsn) {
         if let Some(end) = standby::tell_commit(t.csn()) {
             wal::await_standbys(end);
         }
