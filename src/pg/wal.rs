@@ -132,8 +132,8 @@ pub fn awaits_appliers() -> bool {
 /// cancelled.
 pub fn is_applied(lsn: Lsn) -> bool {
     let mode = pg_sys::SYNC_REP_WAIT_APPLY as usize;
-    // SAFETY: shared memory of PostgreSQL. A word that WAL senders write under a lock, and that only
-    // grows: an old value is a no.
+    // SAFETY: shared memory of PostgreSQL. A word that WAL senders write under a lock, and that
+    // only grows: an old value is a no.
     unsafe { std::ptr::read_volatile(&raw const (*pg_sys::WalSndCtl).lsn[mode]) >= lsn }
 }
 
