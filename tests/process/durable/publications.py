@@ -116,15 +116,20 @@ class Load:
             return
         levels = ("READ COMMITTED", "REPEATABLE READ") if self.both else ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
         query(session, f"BEGIN ISOLATION LEVEL {draw.choice(levels)}; SET LOCAL lock_timeout = '2s'")
+        run = []
         for _ in range(draw.randint(1, 5)):
             if draw.random() < 0.2:
-                query(session, f"SAVEPOINT s; {self.statement(draw)}; {draw.choice(('ROLLBACK TO s', 'RELEASE s'))}")
-            query(session, self.statement(draw))
+                run.append(f"SAVEPOINT s; {self.statement(draw)}; {draw.choice(('ROLLBACK TO s', 'RELEASE s'))}")
+            run.append(self.statement(draw))
+        for sql in run:
+            query(session, sql)
         if draw.random() < 0.05 and not self.both:
             query(session, "INSERT INTO indexed SELECT i, 'large' || i, 0 FROM generate_series(1, 800) i ON CONFLICT DO NOTHING;"
                   " DELETE FROM indexed WHERE k LIKE 'large%' AND id % 7 > 0")
         end = draw.random()
-        if end < 0.2:
+        # A subscriber finds a row without a key by its values, and waits for a prepared one that is
+        # equal: for ever, if its end comes later.
+        if end < 0.2 and not any(" bag " in sql for sql in run):
             query(session, f"PREPARE TRANSACTION '{name}'")
             time.sleep(draw.random() / 50)
             query(session, f"{draw.choice(('COMMIT', 'COMMIT', 'ROLLBACK'))} PREPARED '{name}'")
