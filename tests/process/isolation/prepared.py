@@ -258,7 +258,11 @@ def refusals():
     fresh("occ")
     for sql in ("TRUNCATE t", "CREATE INDEX ON t (v)", "CREATE TABLE made (id int) USING mixedcc; DROP TABLE made",
                 "SAVEPOINT s; CREATE TABLE made (id int) USING mixedcc; ROLLBACK TO s", "ALTER TABLE t SET (mixedcc.partitions = 2)"):
-        equal(f"prepared: refused: {sql}", prepare(sql), "0A000")
+        equal(f"prepared: {sql}", prepare(sql), None)
+        query(BOSS, "ROLLBACK PREPARED 'p'")
+        equal(f"prepared: {sql}: rolled back", rows(BOSS), [(1, 0), (2, 0)])
+    twice = "ALTER TABLE t SET (mixedcc.partitions = 2); ALTER TABLE t SET (mixedcc.partitions = 3)"
+    equal(f"prepared: refused: {twice}", prepare(twice), "0A000")
     equal("prepared: refused: READ ONLY", prepare("SELECT * FROM t", level="SERIALIZABLE READ ONLY"), "0A000")
     equal("prepared: reads alone", prepare("SELECT * FROM t", level="SERIALIZABLE"), None)
     query(BOSS, "COMMIT PREPARED 'p'")
