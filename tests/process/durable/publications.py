@@ -123,13 +123,15 @@ class Load:
             run.append(self.statement(draw))
         for sql in run:
             query(session, sql)
-        if draw.random() < 0.05 and not self.both:
+        large = draw.random() < 0.05 and not self.both
+        if large:
             query(session, "INSERT INTO indexed SELECT i, 'large' || i, 0 FROM generate_series(1, 800) i ON CONFLICT DO NOTHING;"
                   " DELETE FROM indexed WHERE k LIKE 'large%' AND id % 7 > 0")
         end = draw.random()
         # A subscriber finds a row without a key by its values, and waits for a prepared one that is
-        # equal: for ever, if its end comes later.
-        if end < 0.2 and not any(" bag " in sql for sql in run):
+        # equal: for ever, if its end comes later. And heap's waits for the key of a row that a
+        # prepared transaction has inserted and deleted; ours does not (limits.md).
+        if end < 0.2 and len(run) == 1 and not large and " bag " not in run[0]:
             query(session, f"PREPARE TRANSACTION '{name}'")
             time.sleep(draw.random() / 50)
             query(session, f"{draw.choice(('COMMIT', 'COMMIT', 'ROLLBACK'))} PREPARED '{name}'")
