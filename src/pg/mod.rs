@@ -123,7 +123,6 @@ pub mod raw {
         pub fn standard_ExecutorFinish(q: *mut pg_sys::QueryDesc);
         pub fn standard_ExecutorEnd(q: *mut pg_sys::QueryDesc);
         pub fn IsInParallelMode() -> bool;
-        pub fn HandleStartupProcInterrupts();
         pub fn GetUserId() -> pg_sys::Oid;
         pub fn GetCurrentTransactionId() -> pg_sys::TransactionId;
         pub fn GetCurrentTransactionNestLevel() -> core::ffi::c_int;

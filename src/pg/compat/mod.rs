@@ -24,6 +24,7 @@
 //! | MyBackendId is MyProcNumber, from 0; lxid and the number of a PGPROC move (17) | `process` |
 //! | LockHeldByMe has one argument more (17) | `process` |
 //! | signals: pqsignal is pqsignal_be (18) | `process` |
+//! | the interrupts of the startup process have another name (18) | `recovery` |
 //! | numbers of AddinShmemInitLock and ProcArrayLock | `process` |
 //! | entries of pg_stat_activity (16); an ERROR's clean-up in a worker (16, 18) | `process` |
 //! | arguments of XLogRegisterData have other types (17, 18) | `wal` |

@@ -4,6 +4,14 @@ use super::process::ProcNo;
 use crate::pg::raw;
 use pgrx::pg_sys;
 
+mod bound {
+    extern "C-unwind" {
+        #[cfg_attr(not(feature = "pg18"), link_name = "HandleStartupProcInterrupts")]
+        #[cfg_attr(feature = "pg18", link_name = "ProcessStartupProcInterrupts")]
+        pub fn startup_interrupts();
+    }
+}
+
 /// Is the server in recovery?
 #[inline]
 pub fn in_recovery() -> bool {
@@ -39,7 +47,7 @@ pub fn standby_patience() -> Option<u64> {
 /// The startup process ends here, if it is to.
 pub fn startup_interrupts() {
     // SAFETY: in the startup process, between two records of WAL.
-    unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| raw::HandleStartupProcInterrupts()) }
+    unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| bound::startup_interrupts()) }
 }
 
 /// Cancels the transaction of a PGPROC because of replay, as PostgreSQL does for snapshots.
