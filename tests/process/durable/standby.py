@@ -602,7 +602,11 @@ def test_promotion():
     primary = boss()
     query(primary, "UPDATE acct1 SET amount = amount + 1 WHERE id = 1; UPDATE acct1 SET amount = amount - 1 WHERE id = 2")
     wanted = state(primary)
+    query(primary, "SET synchronous_commit = on")
+    query(primary, "SELECT txid_current()")  # all before it is on disk, and is sent
+    lsn = value(primary, "SELECT pg_current_wal_flush_lsn()")
     primary.close()
+    must_come(lambda: Servers.standby.ask("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (lsn,)), 60)
     Servers.standby.control("promote")
     try:
         equal("standby: a reader goes on after the promotion", query(connection, "SELECT * FROM acct1 ORDER BY id"), rows)
