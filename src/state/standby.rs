@@ -141,8 +141,8 @@ pub fn replayed(stable: Stable, at: u64) {
     }
 }
 
-fn readers(below: Csn) -> Vec<SlotId> {
-    let me = shmem::is_up().then(shmem::my_slot);
+/// The sessions that use a snapshot below a CSN, but for `me`.
+fn readers(below: Csn, me: Option<SlotId>) -> Vec<SlotId> {
     let e = shmem::engine();
     let all = e.showing_below(below);
     all.filter(|slot| Some(*slot) != me && !is_idle(*slot)).collect()
@@ -161,7 +161,8 @@ fn await_readers(below: Csn) {
     let patience = compat::standby_delay();
     let mut cancelled = Vec::new();
     loop {
-        let slots = readers(below);
+        // The startup process has no slot, and its number may be above all of them.
+        let slots = readers(below, None);
         if slots.is_empty() {
             return;
         }
@@ -195,7 +196,7 @@ pub fn await_others(below: Csn) {
     }
     let mut cancelled = Vec::new();
     loop {
-        let slots = readers(below);
+        let slots = readers(below, Some(shmem::my_slot()));
         if slots.is_empty() {
             return;
         }

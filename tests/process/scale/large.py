@@ -40,7 +40,9 @@ def region():
     size = 100 if overcommits() else 4
     cluster = Cluster.new(**{"mixedcc.memory": f"{size}GB", "shared_buffers": "16MB"})
     try:
+        began = time.monotonic()
         cluster.start()
+        tell(f"a start with a region of {size} GB", f"{time.monotonic() - began:.2f} s, {resident(cluster) // 1024} MB touched")
         check("large, region: its pages are taken when they are used", resident(cluster) < 300_000, resident(cluster))
         session = cluster.connect()
         query(session, "CREATE EXTENSION mixedcc")
@@ -60,6 +62,8 @@ def partitions(cluster):
     """Partitions by the thousand: statements, SERIALIZABLE over all of them, switches of all."""
     session = cluster.connect()
     query(session, f"CREATE TABLE many (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = {PARTITIONS}, mixedcc.protocol = 'occ')")
+    size = value(session, "SELECT mixedcc.table_size('many')")
+    tell(f"a table of {PARTITIONS} partitions", f"{size >> 20} MB")
     query(session, "INSERT INTO many SELECT g, 0 FROM generate_series(1, 50000) g")
     query(session, "ANALYZE many")
     for protocol in protocols.ALL:
@@ -82,14 +86,15 @@ def partitions(cluster):
 def tables(cluster):
     """More tables than the hash is sized for, over a crash; then nothing of them is left."""
     session = cluster.connect()
-    before = live(session)
+    before, began = live(session), time.monotonic()
     for first in range(0, TABLES, 100):
         query(session, "; ".join(f"CREATE TABLE t{n} (id int PRIMARY KEY, v int) USING mixedcc" for n in range(first, first + 100)))
+    tell(f"each of {TABLES} tables", f"{(time.monotonic() - began) / TABLES * 1000:.1f} ms, {(live(session) - before) // TABLES} bytes")
     query(session, "INSERT INTO t0 VALUES (1, 1)")
     query(session, f"INSERT INTO t{TABLES - 1} VALUES (1, 2)")
     began = time.monotonic()
     query(session, "CHECKPOINT")
-    print(f"a checkpoint of {TABLES} tables: {time.monotonic() - began:.1f} s", flush=True)
+    tell(f"a checkpoint of {TABLES} tables", f"{time.monotonic() - began:.1f} s")
     session.close()
     cluster.crash()
     cluster.start()
@@ -108,17 +113,33 @@ def sessions(cluster):
     session = cluster.connect()
     query(session, "CREATE TABLE t (id int PRIMARY KEY, v int) USING mixedcc")
     query(session, "INSERT INTO t SELECT g, 0 FROM generate_series(1, 1000) g")
+    tell("an update", f"{update_us(session):.0f} us")
     others = []
     for number in range(SESSIONS):
         others.append(cluster.connect())
         query(others[-1], "BEGIN ISOLATION LEVEL REPEATABLE READ")
         equal_quietly("large, sessions: its snapshot", value(others[-1], "SELECT sum(v) FROM t"), number)
         query(session, "UPDATE t SET v = v + 1 WHERE id = 7")
+    tell(f"an update beside {SESSIONS} sessions with a snapshot each", f"{update_us(session):.0f} us")
     for number, other in enumerate(others):
         equal_quietly("large, sessions: the same snapshot", value(other, "SELECT v FROM t WHERE id = 7"), number)
         other.close()
     equal("large, sessions: the last value", value(session, "SELECT v FROM t WHERE id = 7"), SESSIONS)
     session.close()
+
+
+def update_us(session, times=1000):
+    """An update by key of another row, with its round trip."""
+    began = time.monotonic()
+    for _ in range(times):
+        query(session, "UPDATE t SET v = v + 1 WHERE id = 8")
+    query(session, "UPDATE t SET v = 0 WHERE id = 8")
+    return (time.monotonic() - began) / times * 1e6
+
+
+def tell(what, measured):
+    """For docs/operations.md: measured, and not judged."""
+    print(f"measured: {what}: {measured}", flush=True)
 
 
 def equal_quietly(name, got, wanted):
