@@ -1,6 +1,7 @@
 //! Small pieces of PostgreSQL that the bindings lack, and item TIDs.
 
 pub mod buffers;
+pub mod changes;
 pub mod citus;
 pub mod compat;
 pub mod errors;

@@ -24,6 +24,7 @@
 //! Where a function of nbtree comes all the same, the poisoned file makes it fail.
 
 use crate::access::{indexscan, primary};
+use crate::pg::changes;
 use crate::pg::local::Local;
 use crate::pg::{compat, raw};
 use crate::state::rel::RelInfo;
@@ -48,13 +49,7 @@ thread_local! {
 
 /// Asks to be told of changes.
 pub fn init() {
-    // SAFETY: `_PG_init` runs alone; the callback is a function of ours, and backends inherit the
-    // registration.
-    unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(changed), pg_sys::Datum::from(0)) };
-}
-
-unsafe extern "C-unwind" fn changed(_arg: pg_sys::Datum, _relation: Oid) {
-    CHANGES.set(CHANGES.get() + 1);
+    changes::listen(|_| CHANGES.set(CHANGES.get() + 1));
 }
 
 /// Puts our functions into the relation cache entry of the table's hollow index, if it has one

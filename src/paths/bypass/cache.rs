@@ -8,6 +8,7 @@
 use super::program::{self, Program};
 use super::{exec, indexes, Reason};
 use crate::pg;
+use crate::pg::changes;
 use crate::pg::local::Local;
 use crate::state::rel;
 use pgrx::pg_sys::{self, Datum, Oid};
@@ -60,11 +61,11 @@ fn plans() -> &'static mut Plans {
 
 /// Asks to be told of changes.
 pub fn init() {
+    changes::listen(relation_changed);
     // SAFETY: `_PG_init` runs alone; the callbacks are functions of ours, and backends inherit the
     // registrations.
     unsafe {
         use pg_sys::SysCacheIdentifier::*;
-        pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), Datum::from(0));
         // Rights (the database's owner is a member of pg_database_owner), functions, operators and
         // types of expressions.
         for cache in [AUTHOID, AUTHMEMROLEMEM, DATABASEOID, PROCOID, OPEROID, AMOPOPID, TYPEOID] {
@@ -278,8 +279,7 @@ unsafe fn forget_entries(p: *mut Program) {
     }
 }
 
-#[pg_guard]
-unsafe extern "C-unwind" fn relation_changed(_arg: Datum, oid: Oid) {
+fn relation_changed(oid: Oid) {
     // SAFETY: entries are valid while they are in the hash: `plan_gone` takes them out. Their
     // programs live, and so do those of states in use (INV-BYPASS-PROGRAM).
     unsafe {

@@ -15,6 +15,7 @@
 //! end of the call gives it back, or the abort of the (sub)transaction in which it was taken.
 
 use super::Statement;
+use crate::pg::changes;
 use crate::pg::errors::complain;
 use crate::pg::local::Local;
 use crate::pg::{self, compat};
@@ -110,11 +111,11 @@ static PINS: Local<Vec<(pg_sys::Relation, u32)>> = Local::new(Vec::new());
 
 /// Registers the callbacks.
 pub fn init() {
+    changes::listen(invalidated);
     // SAFETY: `_PG_init` runs alone; the callbacks are functions of this library, which is never
     // unloaded.
     unsafe {
         let none = Datum::from(0);
-        pg_sys::CacheRegisterRelcacheCallback(Some(invalidated), none);
         use pg_sys::SysCacheIdentifier::{AUTHMEMROLEMEM, AUTHOID, DATABASEOID, TYPEOID};
         pg_sys::CacheRegisterSyscacheCallback(TYPEOID as i32, Some(types_changed), none);
         for cache in [AUTHOID, AUTHMEMROLEMEM, DATABASEOID] {
@@ -123,7 +124,7 @@ pub fn init() {
     }
 }
 
-unsafe extern "C-unwind" fn invalidated(_arg: Datum, oid: Oid) {
+fn invalidated(oid: Oid) {
     // SAFETY: one thread, and no code that holds a reference to `TABLES` calls PostgreSQL
     // meanwhile. Nothing here can fail.
     unsafe {
@@ -137,8 +138,7 @@ unsafe extern "C-unwind" fn invalidated(_arg: Datum, oid: Oid) {
 }
 
 unsafe extern "C-unwind" fn roles_changed(_arg: Datum, _cache: i32, _hash: u32) {
-    // SAFETY: `invalidated` takes any OID, and none for all tables.
-    unsafe { invalidated(Datum::from(0), pg_sys::InvalidOid) };
+    invalidated(pg_sys::InvalidOid);
 }
 
 /// A row type that calls have named was changed or dropped: plans with a value of it (`NULL::t`)
