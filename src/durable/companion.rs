@@ -14,6 +14,7 @@ use crate::durable::companion::hold::Server;
 use crate::pg::buffers;
 use crate::pg::compat::Wait;
 use crate::pg::{compat, wal, worker};
+use crate::state::xact::anchors;
 use crate::state::{shmem, standby, stop};
 use mixedcc_engine::durable::flushed::Flushed;
 use mixedcc_engine::durable::report::Activity;
@@ -157,6 +158,7 @@ impl Worker {
         let result = self.pass();
         self.flushed.advance(&self.e, wal::inserted, wal::flushed);
         standby::tell();
+        anchors::renew();
         match result {
             Ok(true) => hold::rest(LOOK_MS, Wait::CompanionMain),
             Ok(false) => hold::rest(0, Wait::CompanionMain),

@@ -15,7 +15,6 @@ mod copy;
 mod create;
 mod databases;
 mod maintain;
-mod publications;
 
 extern "C-unwind" {
     fn find_all_inheritors(parent: Oid, lockmode: i32, numparents: *mut *mut pg_sys::List) -> *mut pg_sys::List;
@@ -176,8 +175,6 @@ fn concerns_us(tag: NodeTag) -> bool {
         T_CreatedbStmt,
         T_DropdbStmt,
         T_AlterDatabaseStmt,
-        T_CreatePublicationStmt,
-        T_AlterPublicationStmt,
     ];
     tag == T_CopyStmt
         || tag == T_TruncateStmt
@@ -228,8 +225,6 @@ unsafe extern "C-unwind" fn process_ours(
         NodeTag::T_CreatedbStmt => databases::create(call),
         NodeTag::T_DropdbStmt => databases::remove(call),
         NodeTag::T_AlterDatabaseStmt => databases::alter(call),
-        NodeTag::T_CreatePublicationStmt => publications::create(call),
-        NodeTag::T_AlterPublicationStmt => publications::alter(call),
         NodeTag::T_CopyStmt => {
             note_copy(call.node());
             copy::table(call)

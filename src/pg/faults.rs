@@ -78,6 +78,8 @@ pub enum Fault {
     DecodesAll,
     /// The first copy of a table shows commits that its changes bring again.
     CopiesTooMuch,
+    /// The anchor moves although the maker of a slot needs it.
+    AnchorDrags,
     /// A standby passes over a page of the journal.
     PageSkipped,
     /// Standbys are not told of index entries that go.
@@ -96,7 +98,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 39] = [
+    const OURS: [(&str, Fault); 40] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),
@@ -132,6 +134,7 @@ mod switch {
         ("old_key_left_out", Fault::OldKeyLeftOut),
         ("decodes_all", Fault::DecodesAll),
         ("copies_too_much", Fault::CopiesTooMuch),
+        ("anchor_drags", Fault::AnchorDrags),
         ("page_skipped", Fault::PageSkipped),
         ("horizon_left_out", Fault::HorizonLeftOut),
         ("moved_forgotten", Fault::MovedForgotten),

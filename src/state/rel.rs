@@ -450,6 +450,7 @@ fn make(
         // SAFETY: `map` was made for this table, and no table or process has it.
         unsafe { e.region.free(slot as usize, map.cast()) };
     })?;
+    xact::anchors::note_table();
     complete(t, spec, permanent).inspect_err(|_| {
         // SAFETY: `t` was made above, and is not registered: no other process can reach it
         // (INV-TABLE).

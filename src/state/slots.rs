@@ -5,7 +5,8 @@
 //! transaction for it, or a prepared transaction has it. A PGPROC gets another slot only by its own
 //! process, between two transactions. It keeps its slot when the process ends. So the next process
 //! of that PGPROC finds in the slot what a process before it has left there: retired memory and
-//! counters, as if slots were PGPROCs. The spare slots come last.
+//! counters, as if slots were PGPROCs. The spare slots come after these. With `wal_level` logical
+//! the last two are taken for good: they are the anchors'.
 //!
 //! Two arrays say so: the slot of each PGPROC, and what each slot has. A third one has the ids of
 //! prepared transactions. The last word says whether a process ends some of these.
@@ -16,6 +17,7 @@
 
 use crate::pg::compat::{self, ProcNo};
 use crate::pg::local::Local;
+use crate::pg::wal;
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::primitive::{AtomicU32, Ordering};
 use pgrx::pg_sys;
@@ -40,10 +42,27 @@ fn procs() -> usize {
     (unsafe { pg_sys::MaxBackends }) as usize + 16
 }
 
+/// Slots that no process ever has: they keep old versions for what needs a moment of the past
+/// (`xact/anchors.rs`).
+fn anchors() -> usize {
+    2 * usize::from(wal::is_logical())
+}
+
 /// All slots.
 pub fn count() -> usize {
-    let spare = compat::max_prepared_transactions().min(MOST.saturating_sub(procs()));
-    procs() + spare
+    let spare = compat::max_prepared_transactions().min(MOST.saturating_sub(procs() + anchors()));
+    procs() + spare + anchors()
+}
+
+/// One of the slots that no process has.
+pub fn anchor(n: usize) -> SlotId {
+    assert!(n < anchors());
+    (count() - anchors() + n) as SlotId
+}
+
+/// Is it one of these?
+pub fn is_anchor(slot: SlotId) -> bool {
+    slot as usize >= count() - anchors()
 }
 
 /// Bytes of shared memory.
@@ -65,7 +84,11 @@ pub unsafe fn startup() {
     }
     if !found {
         (0..procs()).for_each(|n| slot_of(n as ProcNo).store(n as u32, Ordering::SeqCst));
-        let has = |slot: usize| if slot < procs() { slot as u32 } else { SPARE };
+        let has = |slot: usize| match slot {
+            _ if slot < procs() => slot as u32,
+            _ if slot < count() - anchors() => SPARE,
+            _ => TAKEN,
+        };
         (0..count()).for_each(|slot| proc_of(slot as SlotId).store(has(slot), Ordering::SeqCst));
         set_finishing(false);
     }

@@ -15,6 +15,7 @@ use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::collections::HashMap;
 
+pub mod anchors;
 pub mod copies;
 pub mod depends;
 pub mod groups;

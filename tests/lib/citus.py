@@ -33,6 +33,7 @@ class CitusCluster:
                 self.nodes[-1].start()
             for node in self.nodes:
                 node.ask("CREATE EXTENSION citus; CREATE EXTENSION mixedcc; SELECT 1")
+                self.allow_splits(node)
             self.boss = self.coordinator.connect()
             query(self.boss, "SELECT citus_set_coordinator_host(%s, %s)", (self.coordinator.home, int(clusters.PORT)))
             for node in self.workers:
@@ -40,6 +41,17 @@ class CitusCluster:
         except BaseException:
             self.remove()
             raise
+
+    @staticmethod
+    def allow_splits(node):
+        """Newer minor versions must be told that Citus's library may decode changes."""
+        session = node.connect()
+        allowed = query(session, "SELECT setting FROM pg_settings WHERE name = 'output_plugin_libraries'")
+        if allowed:
+            session.autocommit = True
+            query(session, f"ALTER SYSTEM SET output_plugin_libraries = {', '.join(filter(None, (allowed[0][0], 'citus')))}")
+            query(session, "SELECT pg_reload_conf()")
+        session.close()
 
     @staticmethod
     def server(**settings):

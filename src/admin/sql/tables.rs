@@ -6,6 +6,7 @@ use crate::admin::options;
 use crate::pg::compat;
 use crate::state::platform::PG;
 use crate::state::{shmem, slots};
+use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::Table;
 use pgrx::iter::TableIterator;
 use pgrx::pg_sys::{self, Oid};
@@ -54,10 +55,16 @@ fn cluster_row() -> TableIterator<
     e.refresh_min_pin(&PG);
     let oldest = e.oldest_pin();
     let now = e.now();
-    let holder = oldest.and_then(|(slot, _)| slots::pid_of(slot));
+    let holder = oldest.and_then(|(slot, _)| holder(slot));
     let held = oldest.map_or(0, |(_, csn)| now.saturating_sub(csn));
     let (switches, waiting) = (e.shared.switches.len() as i64, e.retired() as i64);
     TableIterator::once((now as i64, switches, holder, held as i64, waiting))
+}
+
+/// The process that keeps what the slot has pinned. Anchors are the companion's.
+fn holder(slot: SlotId) -> Option<i32> {
+    let keeper = slots::is_anchor(slot).then(|| shmem::engine().shared.rounds.slot()).flatten();
+    slots::pid_of(keeper.unwrap_or(slot))
 }
 
 /// The processes that keep old versions, and the commits since their snapshots.
@@ -67,7 +74,7 @@ fn snapshot_rows() -> TableIterator<'static, (name!(pid, i32), name!(commits, i6
     e.refresh_min_pin(&PG);
     let pins: Vec<_> = e.pins().collect();
     let now = e.now();
-    let row = |(slot, csn)| Some((slots::pid_of(slot)?, now.saturating_sub(csn) as i64));
+    let row = |(slot, csn)| Some((holder(slot)?, now.saturating_sub(csn) as i64));
     TableIterator::new(pins.into_iter().filter_map(row).collect::<Vec<_>>())
 }
 

@@ -14,6 +14,7 @@ use crate::pg::compat::Wait;
 use crate::pg::faults::{self, Fault};
 use crate::pg::{compat, guc, wal, worker};
 use crate::state::standby;
+use crate::state::xact::anchors;
 use mixedcc_engine::durable::flushed::Flushed;
 use mixedcc_engine::durable::report::Activity;
 use mixedcc_engine::durable::wal::RoundKind;
@@ -84,6 +85,7 @@ impl<'a> Pace<'a> {
             worker::reload();
             self.flushed.advance(self.e, wal::inserted, wal::flushed);
             standby::tell();
+            anchors::renew();
         }
         report.begin(Activity::Imaging, compat::now());
     }

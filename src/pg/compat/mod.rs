@@ -25,7 +25,7 @@
 //! | LockHeldByMe has one argument more (17) | `process` |
 //! | signals: pqsignal is pqsignal_be (18) | `process` |
 //! | the interrupts of the startup process have another name (18) | `recovery` |
-//! | numbers of AddinShmemInitLock and ProcArrayLock | `process` |
+//! | numbers of AddinShmemInitLock, ProcArrayLock and ReplicationSlotControlLock | `process`, `replication` |
 //! | entries of pg_stat_activity (16); an ERROR's clean-up in a worker (16, 18) | `process` |
 //! | arguments of XLogRegisterData have other types (17, 18) | `wal` |
 //! | tuples of the reorder buffer have no struct of their own (17); functions that allocate have other names (18) | `decoding` |
@@ -62,6 +62,7 @@ mod predicate;
 mod process;
 mod recovery;
 mod replay;
+mod replication;
 mod storage;
 mod usage;
 mod waits;
@@ -99,6 +100,7 @@ pub use recovery::{
     startup_interrupts, with_relation,
 };
 pub use replay::{blocks_of, change_journal, restore};
+pub use replication::{makes_slot, sender_exports, sender_has_snapshot};
 pub use storage::{
     create_storage, empty_index, has_init_fork, is_permanent, main_file, name_parallel_scan, page_with, relation_of,
     storage, storage_key, storage_number, storage_of, Storage, PAGE_HEADER,

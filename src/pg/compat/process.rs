@@ -225,22 +225,50 @@ pub fn pid_of(proc: ProcNo) -> Option<i32> {
     }
 }
 
-/// PGPROC and name (see `my_ident`) of the transaction that exported a snapshot: its id begins with
-/// the virtual transaction id (snapmgr.c, ExportSnapshot).
+/// PGPROC and name (see `my_ident`) of the transaction that exported a snapshot.
 pub fn exporter(snapshot_id: &str) -> Option<(ProcNo, u64)> {
+    let (backend, lxid) = exporting(snapshot_id)?;
+    let (proc, _) = proc_of_export(snapshot_id)?;
+    // SAFETY: an element of the array of processes.
+    Some(unsafe { (number_of(proc), ident(backend as i32, lxid)) })
+}
+
+/// The virtual transaction that exported a snapshot, with which its id begins (snapmgr.c,
+/// ExportSnapshot).
+fn exporting(snapshot_id: &str) -> Option<(u32, u32)> {
     let mut parts = snapshot_id.split('-').map(|p| u32::from_str_radix(p, 16));
-    let (backend, lxid) = (parts.next()?.ok()?, parts.next()?.ok()?);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
+/// The process that exported a snapshot, or the next one in its place, and the number of its
+/// transaction then. An element of the array of processes.
+pub(super) fn proc_of_export(snapshot_id: &str) -> Option<(*mut pg_sys::PGPROC, u32)> {
+    let (backend, lxid) = exporting(snapshot_id)?;
     // SAFETY: any number is answered: PostgreSQL's look-up returns null or an element of the array
-    // of processes, which `number_of` wants.
+    // of processes.
     unsafe {
         #[cfg(any(feature = "pg15", feature = "pg16"))]
         let proc = raw::BackendIdGetProc(backend as i32);
         #[cfg(not(any(feature = "pg15", feature = "pg16")))]
         let proc = raw::ProcNumberGetProc(backend as i32);
-        if proc.is_null() {
-            return None;
-        }
-        Some((number_of(proc), ident(backend as i32, lxid)))
+        (!proc.is_null()).then_some((proc, lxid))
+    }
+}
+
+/// The number of the transaction that a process runs. A racy look.
+///
+/// # Safety
+/// An element of the array of processes.
+pub(super) unsafe fn lxid_of(proc: *const pg_sys::PGPROC) -> u32 {
+    // SAFETY: the contract of this function; read volatile, as another process may write it.
+    #[cfg(any(feature = "pg15", feature = "pg16"))]
+    unsafe {
+        std::ptr::read_volatile(&raw const (*proc).lxid)
+    }
+    // SAFETY: as above.
+    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+    unsafe {
+        std::ptr::read_volatile(&raw const (*proc).vxid.lxid)
     }
 }
 

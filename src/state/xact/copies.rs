@@ -1,15 +1,19 @@
 //! The first copy of a table for a subscriber: a transaction of a WAL sender whose snapshot
-//! PostgreSQL has made from WAL (CREATE_REPLICATION_SLOT ... USE_SNAPSHOT). It shows exactly the
-//! transactions that had committed at the slot's start. All later ones are sent as changes, so the
-//! copy must not have them, and must have all others. `docs/design/decoding.md` has the proof.
+//! PostgreSQL has made from WAL (CREATE_REPLICATION_SLOT ... USE_SNAPSHOT), or one that has
+//! imported such a snapshot (EXPORT_SNAPSHOT). It shows exactly the transactions that had committed
+//! at the slot's start. All later ones are sent as changes, so the copy must not have them, and
+//! must have all others. `docs/design/decoding.md` has the proof.
 //!
 //! **INV-COPY**: From its BEGIN on a transaction of a WAL sender with one snapshot keeps what was
 //! replaced since, although it has no snapshot of PostgreSQL's yet. It remembers where the list of
 //! recent commits (INV-RECENT) stood, and which commits were not done. When it takes its snapshot,
 //! it leaves out each commit up to the clock whose transaction PostgreSQL's snapshot does not show.
-//! Each commit with a transaction id is in the list before PostgreSQL logs it.
+//! Each commit with a transaction id is in the list before PostgreSQL logs it. A transaction that
+//! imports its snapshot does so from the anchor on (INV-ANCHOR), and not from its BEGIN.
 
+use super::anchors::{self, Anchor, Anchors};
 use super::{backend, has_backend, prepared};
+use crate::pg::compat;
 use crate::pg::errors::{complain, unsupported};
 use crate::pg::faults::{self, Fault};
 use crate::pg::local::Local;
@@ -25,14 +29,15 @@ use pgrx::prelude::*;
 use std::collections::HashMap;
 
 /// The commits that the list has room for.
-const ROOM: usize = 1 << 19;
+pub(super) const ROOM: usize = 1 << 19;
 /// Looks for an entry that is being written, at most.
 const LOOKS: u32 = 10_000;
 
 /// The shared block, with `wal_level` logical only. A word for each slot and the places follow.
 #[repr(C)]
-struct Shared {
+pub struct Shared {
     begun: AtomicU64,
+    pub(super) anchors: Anchors,
 }
 
 /// Of the process: written by the start-up hook of shared memory.
@@ -84,7 +89,7 @@ pub unsafe fn startup() {
     }
 }
 
-fn shared() -> Option<&'static Shared> {
+pub(super) fn shared() -> Option<&'static Shared> {
     // SAFETY: null, or the block, which lives as long as shared memory. All of it is atomic.
     unsafe { SHARED.get().as_ref() }
 }
@@ -95,7 +100,7 @@ fn keeps_word(shared: &'static Shared, slot: SlotId) -> &'static AtomicU32 {
     unsafe { &*(&raw const *shared).add(1).cast::<AtomicU32>().add(slot as usize) }
 }
 
-fn recent(shared: &'static Shared) -> Recent<'static> {
+pub(super) fn recent(shared: &'static Shared) -> Recent<'static> {
     // SAFETY: the places follow the words of all slots. All-zero is a place without an entry.
     let places = unsafe {
         let first = (&raw const *shared).add(1).cast::<AtomicU32>().add(words()).cast::<Place>();
@@ -155,7 +160,24 @@ fn begin_block() {
     BEGUN.set(Some(Begun { from, open, last_table }));
 }
 
-/// The same, called from a frame that catches no panic.
+/// The transaction has imported a snapshot that a WAL sender has exported for its slot. False: it
+/// is not one of these. Must be called while nothing else has used it.
+pub fn import(id: &str) -> bool {
+    let Some(shared) = shared().filter(|_| compat::sender_exports(id)) else { return false };
+    let (e, slot) = (shmem::engine(), shmem::my_slot());
+    e.pin_oldest(slot);
+    let anchor = anchors::current(shared);
+    // While the sender has its snapshot the anchor stays (INV-ANCHOR). So it was the same, and its
+    // pin was there, when this process pinned.
+    let Some(Anchor { from, last_table }) = anchor.filter(|_| compat::sender_exports(id)) else {
+        e.unpin(slot);
+        return false;
+    };
+    BEGUN.set(Some(Begun { from, open: Vec::new(), last_table }));
+    true
+}
+
+/// A transaction block has begun: called from a frame that catches no panic.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn begin_after_command() {
     begin_block();

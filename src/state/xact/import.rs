@@ -1,7 +1,7 @@
 //! Imported snapshots (SET TRANSACTION SNAPSHOT; pg_dump -j): the importer adopts what
 //! the exporter's snapshot sees.
 
-use super::{adopt_snapshot, mode, txn, Mode};
+use super::{adopt_snapshot, copies, mode, txn, Mode};
 use crate::pg::errors::unsupported;
 use crate::state::{shmem, slots};
 use mixedcc_engine::shared::Adopter;
@@ -20,7 +20,10 @@ pub fn import_snapshot(id: &str) {
     }
     let Some((slot, ident)) = slots::exporter(id) else { return };
     let e = shmem::engine();
-    let Some(kept) = e.adopt_pin(shmem::my_slot(), slot, ident, Adopter::Importer) else { return };
+    let Some(kept) = e.adopt_pin(shmem::my_slot(), slot, ident, Adopter::Importer) else {
+        UNKNOWN.with(|u| u.set(mode() != Mode::RepeatableRead || !copies::import(id)));
+        return;
+    };
     UNKNOWN.with(|u| u.set(false));
     txn().adopt_seen(kept.seen(), mode() == Mode::SerializableReadOnly);
     adopt_snapshot(kept);

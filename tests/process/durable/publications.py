@@ -292,6 +292,37 @@ def by_snapshot(session):
 BEGIN = "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ"
 
 
+def exported(copy):
+    """The name of the snapshot that a new slot exports. It lasts until the next command."""
+    with copy.cursor() as cursor:
+        cursor.execute("CREATE_REPLICATION_SLOT c TEMPORARY LOGICAL test_decoding EXPORT_SNAPSHOT")
+        return cursor.fetchone()[2]
+
+
+def importing(cluster, name):
+    """A session that has imported a snapshot."""
+    session = cluster.connect()
+    query(session, f"{BEGIN}; SET TRANSACTION SNAPSHOT '{name}'")
+    return session
+
+
+def by_two(publisher, copy, draw):
+    """What two sessions see that import the snapshot of a slot, one of them later."""
+    name = exported(copy)
+    pause = draw.choice((0, 0.01, 0.1, 0.3))
+    time.sleep(pause)
+    first = importing(publisher, name)
+    ours, heap = by_snapshot(first)
+    time.sleep(pause)
+    second = importing(publisher, name)
+    query(copy, "DROP_REPLICATION_SLOT c")  # the snapshot is gone with the next command
+    time.sleep(pause)
+    again = [*by_snapshot(first), *by_snapshot(second)]
+    for session in (first, second):
+        session.close()
+    return ours, heap, again
+
+
 def snapshots(turns):
     """Each transaction writes the same into a table of ours and into one of heap. By the snapshot
     of a new slot they have the same rows."""
@@ -307,6 +338,11 @@ def snapshots(turns):
         draw, differ, longest = random.Random(5), [], 0
         copy = sender(publisher)
         for turn in range(turns):
+            if turn % 2:
+                ours, heap, again = by_two(publisher, copy, draw)
+                if ours != heap or again != [ours, heap, ours, heap]:
+                    differ.append(("exported", turn, [len(t) for t in ours], [len(t) for t in heap]))
+                continue
             query(copy, BEGIN)
             query(copy, "CREATE_REPLICATION_SLOT c TEMPORARY LOGICAL test_decoding USE_SNAPSHOT")
             time.sleep(draw.choice((0, 0.01, 0.1, 0.3)))
@@ -363,38 +399,100 @@ def moments():
         except psycopg2.errors.FeatureNotSupported:
             check("a snapshot that was not expected is refused", True)
         query(copy, "ROLLBACK")  # the error has ended the slot
-        # An exported one is refused elsewhere.
-        with copy.cursor() as cursor:
-            cursor.execute("CREATE_REPLICATION_SLOT c TEMPORARY LOGICAL test_decoding EXPORT_SNAPSHOT")
-            name = cursor.fetchone()[2]
-        query(session, f"BEGIN ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '{name}'")
-        try:
-            query(session, "SELECT * FROM t")
-            check("an exported one is refused", False)
-        except psycopg2.errors.FeatureNotSupported:
-            check("an exported one is refused", True)
-        query(session, "ROLLBACK")
         # Its pin has ended: a sender that does nothing keeps nothing.
         query(copy, BEGIN)
         query(copy, "SELECT count(*) FROM t")
         query(copy, "COMMIT")
-        equal("a copy that has ended keeps nothing", query(session, "SELECT count(*) FROM mixedcc.snapshots WHERE pid <> pg_backend_pid()"), [(0,)])
+        equal("a copy that has ended keeps nothing", query(session, "SELECT count(*) FROM mixedcc.snapshots WHERE pid <> pg_backend_pid() AND NOT pid = ANY (ARRAY(SELECT pid FROM pg_stat_activity WHERE backend_type = 'mixedcc companion'))"), [(0,)])
         for each in (session, other, copy):
             each.close()
     finally:
         publisher.remove()
 
 
+def held(session):
+    """Commits since the moment that the companion keeps."""
+    return query(session, "SELECT commits FROM mixedcc.snapshots JOIN pg_stat_activity USING (pid) WHERE backend_type = 'mixedcc companion'")[0][0]
+
+
+def exports():
+    """Single cases of snapshots that slots export."""
+    publisher = new_server("mixedcc")
+    try:
+        session, other, third, copy = publisher.connect(), publisher.connect(), publisher.connect(), sender(publisher)
+        query(session, "CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t SELECT i, 0 FROM generate_series(1, 20) i")
+        query(session, "CREATE INDEX ON t (v); CREATE TABLE later (id int)")
+        # Three commits that the slot's snapshot shows as running: one waits, and one is prepared.
+        query(other, "BEGIN; UPDATE t SET v = 3 WHERE id = 5; PREPARE TRANSACTION 'before'")
+        query(third, "BEGIN; SELECT txid_current(); UPDATE t SET v = 4 WHERE id = 6")
+        found = []
+        thread = threading.Thread(target=lambda: found.append(exported(copy)))
+        thread.start()
+        making = "SELECT count(*) FROM pg_replication_slots WHERE confirmed_flush_lsn IS NULL"
+        check("the slot waits for a transaction", wait_until(lambda: value(session, making) == 1, 10))
+        time.sleep(0.3)
+        query(session, "UPDATE t SET v = 7 WHERE id = 7")  # while it is made, and before its start
+        for n in range(60):
+            query(session, f"UPDATE t SET v = {n} WHERE id = 20")
+            time.sleep(0.005)
+        check("the moment stays while a slot is made", held(session) >= 60, held(session))
+        query(third, "COMMIT")
+        query(other, "COMMIT PREPARED 'before'")
+        thread.join(60)
+        name = found[0]
+        query(session, "UPDATE t SET v = 1 WHERE id = 1; DELETE FROM t WHERE id = 2; INSERT INTO t VALUES (30, 1); UPDATE t SET id = 31 WHERE id = 3")
+        query(other, "BEGIN ISOLATION LEVEL SERIALIZABLE; UPDATE t SET v = 2 WHERE id = 4; PREPARE TRANSACTION 'a'")
+        query(other, "COMMIT PREPARED 'a'")
+        query(session, "BEGIN; TRUNCATE later; INSERT INTO later VALUES (1); COMMIT")
+        time.sleep(0.3)
+        query(session, "VACUUM t")
+        seen = {i: 0 for i in range(1, 21)} | {5: 3, 6: 4, 7: 7, 20: 59}
+        reader = importing(publisher, name)
+        equal("an import has what had committed at the slot's start", dict(query(reader, "SELECT * FROM t")), seen)
+        query(copy, "DROP_REPLICATION_SLOT c")
+        time.sleep(0.3)
+        for n in range(60):
+            query(session, f"UPDATE t SET v = {n} WHERE id = 1")
+        query(session, "VACUUM t")
+        equal("it keeps that when the slot has gone", dict(query(reader, "SELECT * FROM t")), seen)
+        equal("by the key, too", query(reader, "SELECT v FROM t WHERE id = 2"), [(0,)])
+        query(reader, "SET enable_seqscan = off; SET enable_bitmapscan = off")
+        equal("and by another index", query(reader, "SELECT count(*) FROM t WHERE v = 0"), [(16,)])
+        expect = psycopg2.errors.ObjectNotInPrerequisiteState
+        check("a table that was rewritten since is refused", refused(lambda: query(reader, "SELECT * FROM later"), expect))
+        reader.close()
+        check("the moment moves again", wait_until(lambda: held(session) < 60, 10))
+        late = publisher.connect()
+        check("a snapshot that has gone cannot be imported", refused(
+            lambda: query(late, f"{BEGIN}; SET TRANSACTION SNAPSHOT '{name}'"), psycopg2.errors.InvalidParameterValue))
+        for each in (session, other, third, late, copy):
+            each.close()
+    finally:
+        publisher.remove()
+
+
+def refused(f, error):
+    try:
+        f()
+        return False
+    except error:
+        return True
+
+
 def faults():
     """Each of these faults must be found."""
     start = clusters.Cluster.start
 
+    fault = "copies_too_much"
+
     def with_fault(cluster, **settings):
-        start(cluster, **{"mixedcc.fault": "copies_too_much", **settings})
+        start(cluster, **{"mixedcc.fault": fault, **settings})
     clusters.Cluster.start = with_fault
     try:
-        must_be_found("copies_too_much", "a copy leaves out what has committed after its slot", moments)
-        must_be_found("copies_too_much, under load", "copies have what heap has by the snapshot of a slot", lambda: snapshots(20))
+        must_be_found(fault, "a copy leaves out what has committed after its slot", moments)
+        must_be_found(f"{fault}, under load", "copies have what heap has by the snapshot of a slot", lambda: snapshots(20))
+        fault = "anchor_drags"
+        must_be_found(fault, "an import has what had committed at the slot's start", exports)
     finally:
         clusters.Cluster.start = start
 
@@ -407,6 +505,7 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     tests = {
         "moments": moments,
+        "exports": exports,
         "snapshots": lambda: snapshots(arguments.turns),
         "two_phases": two_phases,
         "copies": lambda: first_copies(2 + arguments.turns // 10),
