@@ -449,6 +449,10 @@ def exports():
         seen = {i: 0 for i in range(1, 21)} | {5: 3, 6: 4, 7: 7, 20: 59}
         reader = importing(publisher, name)
         equal("an import has what had committed at the slot's start", dict(query(reader, "SELECT * FROM t")), seen)
+        dump = clusters.run("pg_dump", "-h", publisher.home, "-U", "postgres", f"--snapshot={name}", "--data-only", "-t", "t", "postgres")
+        rows = [line.split("\t") for line in dump.splitlines() if line[:1].isdigit()]
+        equal("pg_dump has it by that snapshot", {int(id): int(v) for id, v in rows}, seen)
+        reader_writes(publisher, name)
         query(copy, "DROP_REPLICATION_SLOT c")
         time.sleep(0.3)
         for n in range(60):
@@ -469,6 +473,20 @@ def exports():
             each.close()
     finally:
         publisher.remove()
+
+
+def reader_writes(publisher, name):
+    """A session that has imported a snapshot overwrites nothing that it does not see."""
+    session = publisher.connect()
+    for sql in ("UPDATE t SET v = 5 WHERE id = 1", "DELETE FROM t WHERE id = 2", "UPDATE t SET v = 5 WHERE id = 4"):
+        query(session, f"BEGIN ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '{name}'")
+        check(f"an import cannot do: {sql}", refused(lambda sql=sql: query(session, sql), psycopg2.errors.SerializationFailure))
+        query(session, "ROLLBACK")
+    query(session, f"BEGIN ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '{name}'")
+    query(session, "UPDATE t SET v = v + 1 WHERE id = 8")
+    equal("what has not changed since it can write", query(session, "SELECT v FROM t WHERE id = 8"), [(1,)])
+    query(session, "ROLLBACK")
+    session.close()
 
 
 def refused(f, error):
