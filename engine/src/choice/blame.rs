@@ -4,6 +4,11 @@
 //! fail or wait. A trial in one of them changes the cost in all, so two trials at a time could not
 //! be told apart. Hence, of the partitions that are used together, only the one for which most time
 //! is lost is tried. No other is tried before its trial is over.
+//!
+//! There is an exception: a protocol that differs from the one in use only where attempts have
+//! failed (`mocc` from `occ`). If the worst partition is to try it, all that are to try it do so
+//! together. What fails a transaction in one of them makes it lose its work in all. So one trial
+//! after another would show little, and take long.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,6 +23,8 @@ pub struct Suspect {
     pub partners: Vec<u64>,
     /// The time lost because of it, in sessions. 0: it is not to be tried.
     pub fault: f64,
+    /// Is the protocol to be tried one that may be tried together with others?
+    pub joint: bool,
     /// Is it being switched, or is a switch of it being verified?
     pub busy: bool,
 }
@@ -77,8 +84,12 @@ pub fn worst(all: &[Suspect]) -> HashSet<(u64, u32)> {
     let with = |w: &Suspect, s: &Suspect| {
         s.at == w.at || s.at.0 == w.at.0 && alone(w) && alone(s) && s.fault >= JOINTLY * w.fault
     };
-    let found = worst.values().flatten().filter(|w| w.fault > 0.0);
-    found.flat_map(|w| all.iter().filter(move |s| with(w, s)).map(|s| s.at)).collect()
+    let mut found = HashSet::new();
+    for (root, w) in worst.iter().filter_map(|(root, w)| Some((*root, (*w)?))).filter(|w| w.1.fault > 0.0) {
+        let joint = |i: usize, s: &Suspect| w.joint && s.joint && s.fault > 0.0 && groups.root(i) == root;
+        found.extend(all.iter().enumerate().filter(|(i, s)| with(w, s) || joint(*i, s)).map(|(_, s)| s.at));
+    }
+    found
 }
 
 #[cfg(all(test, not(loom)))]
@@ -86,7 +97,37 @@ mod tests {
     use super::*;
 
     fn suspect(table: u64, no: u32, fault: f64, partners: &[u64]) -> Suspect {
-        Suspect { at: (table, no), address: 10 * table + no as u64, partners: partners.to_vec(), fault, busy: false }
+        Suspect {
+            at: (table, no),
+            address: 10 * table + no as u64,
+            partners: partners.to_vec(),
+            fault,
+            joint: false,
+            busy: false,
+        }
+    }
+
+    #[test]
+    fn what_may_be_tried_together_is() {
+        let joint = |table, no, fault, partners: &[u64]| Suspect { joint: true, ..suspect(table, no, fault, partners) };
+        let mut all = vec![
+            joint(1, 0, 0.3, &[20]),
+            joint(1, 1, 0.01, &[10]),
+            joint(2, 0, 0.1, &[]),
+            suspect(2, 1, 0.2, &[]),
+            joint(2, 2, 0.0, &[]),
+            joint(3, 0, 0.1, &[]),
+        ];
+        let found = |all: &[Suspect]| {
+            let mut v: Vec<_> = worst(all).into_iter().collect();
+            v.sort();
+            v
+        };
+        assert_eq!(found(&all), [(1, 0), (1, 1), (2, 0), (3, 0)], "however little, but not what would try another one");
+        all[3].fault = 0.4;
+        assert_eq!(found(&all), [(2, 1), (3, 0)], "the worst one would try another one");
+        all[3] = Suspect { busy: true, ..all[3].clone() };
+        assert_eq!(found(&all), [(3, 0)], "a trial is under way");
     }
 
     #[test]

@@ -147,6 +147,7 @@ impl Chooser {
                     address: address as u64,
                     partners: often.map(|o| o.0).collect(),
                     fault: state.fault(),
+                    joint: state.is_joint(),
                     busy: state.is_being_verified() || p.switch.view().is_open(),
                 });
             }

@@ -72,7 +72,11 @@ pub struct State {
     fault: f64,
     /// Successive intervals with too few transactions to tell anything.
     quiet: u32,
-    probed_at: u64,
+    /// The time of the last probe of a protocol that has costs of its own, and of one that has
+    /// another one's.
+    probed_at: [u64; 2],
+    /// Is the probe that is to come one that may be made in several partitions together?
+    jointly: bool,
     /// The last switches: load, old protocol, new protocol, time.
     switches: VecDeque<([f64; FEATURES], usize, usize, u64)>,
 }
@@ -115,6 +119,8 @@ const DOUBLED: u32 = 5;
 /// slept.
 const PROBE_EVERY: u64 = 20;
 const PROBE_WORST: (f64, f64) = (0.45, 0.15);
+/// Lessons with this weight or more judge a protocol: it need not be tried.
+const TOLD: f64 = 0.3;
 
 /// The distance of loads by features that do not depend on the protocol in use.
 fn shape_distance(a: &[f64; FEATURES], b: &[f64; FEATURES]) -> f64 {
@@ -149,7 +155,7 @@ impl State {
         self.protocol = protocol.map(Protocol::index);
         self.history.clear();
         self.challenger = None;
-        (self.lossy, self.fault) = (0, 0.0);
+        (self.lossy, self.fault, self.jointly) = (0, 0.0, false);
         if protocol.is_none() || self.trial.as_ref().is_some_and(|t| Some(t.to) != self.protocol) {
             self.trial = None;
         }
@@ -170,6 +176,10 @@ impl State {
         } else {
             self.fault
         }
+    }
+    /// May the probe be made together with others; see [`super::blame`]?
+    pub fn is_joint(&self) -> bool {
+        self.jointly
     }
     /// Is a switch being verified that others must not disturb? Not if the load has gone.
     pub fn is_being_verified(&self) -> bool {
@@ -223,13 +233,13 @@ impl State {
             return Decision { status: Status::FewSamples, ..Decision::default() };
         };
         self.last = Some(reading);
-        (self.quiet, self.fault) = (0, 0.0);
+        (self.quiet, self.fault, self.jointly) = (0, 0.0, false);
         let (others, peers) = like(peers, now, &load);
         let mut d = self.judge(table, now, (&load, &peers), reading.at_us, (model, learned, s));
         d.alone = others.iter().filter(|p| p.protocol == d.best).count() > 1 + peers.len();
         self.note(&load);
         if !self.verify(table, (&load, &peers), reading.at_us, learned, s, &mut d) {
-            self.decide(now, reading.at_us, s, &mut d);
+            self.decide(now, reading.at_us, (model, s), &mut d);
         }
         if let Some(to) = d.ask.map(Protocol::index) {
             if d.status != Status::TakesBack {
@@ -242,7 +252,7 @@ impl State {
             self.challenger = None;
             self.lossy = 0;
         }
-        d.no_probe_before_us = self.no_probe_before(reading.at_us, s);
+        d.no_probe_before_us = self.no_probe_before(now, reading.at_us, s, &d);
         d
     }
 
@@ -301,17 +311,23 @@ impl State {
     ) -> Decision {
         let load = &self.smooth(load, peers);
         let predicted = model.predict(&load.features);
-        let c = learned.correction(table, now, &load.features, at_us, s.forget_us);
+        let borrowed = model.borrows();
+        let c = learned.correction((table, now), &load.features, at_us, s.forget_us, borrowed);
         let scores = std::array::from_fn(|i| predicted[i] + c.add[i]);
         let known = model.knows();
         let allowed: ProtocolSet = allowed(s, load).iter().filter(|p| known.has(*p)).collect();
-        let best = cheapest(&scores, |p| allowed.has(p)).unwrap_or(now);
+        // The model cannot tell a protocol that borrows its costs from their owner: a trial can.
+        let is_told = |p: Protocol| p.index() == now || !borrowed.has(p) || c.weight[p.index()] >= TOLD;
+        let best = cheapest(&scores, |p| allowed.has(p) && is_told(p)).unwrap_or(now);
+        let stays = allowed.has(Protocol::ALL[now]) && scores[now] <= scores[best];
+        let best = if stays { now } else { best };
         Decision {
             load: *load,
             predicted,
             learned: c,
             scores,
             known,
+            borrowed,
             allowed,
             best,
             used: now,
@@ -474,7 +490,7 @@ impl State {
     }
 
     /// Requests another protocol if it is better for long enough.
-    fn decide(&mut self, now: usize, at_us: u64, s: &Settings, d: &mut Decision) {
+    fn decide(&mut self, now: usize, at_us: u64, (model, s): (&Model, &Settings), d: &mut Decision) {
         let banned = !d.allowed.has(Protocol::ALL[now]);
         // A partition whose similar partitions have the better protocol follows them: transactions
         // over several partitions gain by one protocol.
@@ -496,60 +512,88 @@ impl State {
         }
         self.challenger = None;
         d.status = Status::Keeps;
-        self.probe(now, at_us, s, d);
+        self.probe(now, at_us, (model, s), d);
     }
 
-    /// The time before which no protocol is tried here, because one was tried. 0: no limit.
-    fn no_probe_before(&self, at_us: u64, s: &Settings) -> u64 {
-        let again_at = self.probed_at + s.forget_us / PROBE_EVERY;
-        if self.probed_at != 0 && at_us < again_at {
+    /// The time before which a protocol is not tried here, because one of its kind was tried. 0: no
+    /// limit.
+    fn not_before(&self, p: Protocol, at_us: u64, s: &Settings, d: &Decision) -> u64 {
+        let last = self.probed_at[usize::from(d.borrowed.has(p))];
+        let again_at = last + s.forget_us / PROBE_EVERY;
+        if last != 0 && at_us < again_at {
             again_at
         } else {
             0
         }
     }
 
+    /// The time before which no protocol is tried here. 0: no limit.
+    fn no_probe_before(&self, now: usize, at_us: u64, s: &Settings, d: &Decision) -> u64 {
+        let kinds = [d.known.minus(d.borrowed), d.borrowed];
+        let of_kind = |kind: &ProtocolSet| {
+            let p = kind.iter().find(|p| p.index() != now && d.allowed.has(*p))?;
+            Some(self.not_before(p, at_us, s, d))
+        };
+        kinds.iter().filter_map(of_kind).min().unwrap_or(0)
+    }
+
     /// Handles a protocol that the model calls the best although much is lost: checks whether to
     /// try another one.
-    fn probe(&mut self, now: usize, at_us: u64, s: &Settings, d: &mut Decision) {
+    fn probe(&mut self, now: usize, at_us: u64, (model, s): (&Model, &Settings), d: &mut Decision) {
         let l = &d.load;
         let own = |own: f64, all: f64| own * l.features[2] > all / 2.0;
         let lossy = l.own_lost > OWN.0 || l.lost > LOSSY.0 && own(l.own_lost, l.lost);
         let sleepy = l.busy < IDLE && (l.own_slept > OWN.1 || l.slept > LOSSY.1 && own(l.own_slept, l.slept));
         self.lossy = if lossy || sleepy { self.lossy + 1 } else { 0 };
         d.lossy = (self.lossy, s.confirm + OWN.2);
-        if self.no_probe_before(at_us, s) != 0 || self.lossy < s.confirm {
+        if self.lossy < s.confirm {
             return;
         }
-        let Some(to) = self.instead(now, lossy, d) else { return };
+        let can = |p: Protocol| {
+            let i = p.index();
+            i != now && d.allowed.has(p) && d.learned.weight[i] < TOLD && self.not_before(p, at_us, s, d) == 0
+        };
+        let Some(to) = instead(Protocol::ALL[now], lossy, (model, d), can) else { return };
         self.fault = (d.load.own_lost + d.load.own_slept) * d.load.features[5];
+        self.jointly = model.is_like(to, Protocol::ALL[now]);
         if s.probes && self.lossy >= s.confirm + OWN.2 {
-            self.probed_at = at_us;
+            self.probed_at[usize::from(d.borrowed.has(to))] = at_us;
             d.status = Status::Probes;
-            d.ask = Some(Protocol::ALL[to]);
+            d.ask = Some(to);
         }
     }
+}
 
-    /// The protocol to try instead of one that lessons do not judge. It is the one that the model
-    /// calls second best, if that is not far behind. There is an exception if attempts fail and a
-    /// transaction has one record of the partition. Then waiting for that record is worth a trial
-    /// whatever the model says, which knows only loads whose records are all in similar partitions.
-    fn instead(&self, now: usize, lossy: bool, d: &Decision) -> Option<usize> {
-        let f = &d.load.features;
-        let few = f[1] * f[0].max(1.0 - f[0]) < FEW;
-        let can = |p: Protocol| p.index() != now && d.allowed.has(p) && d.learned.weight[p.index()] < 0.3;
-        let waits = |p: Protocol| ProtocolSet::of(p).locks_reads();
-        if lossy && few && !waits(Protocol::ALL[now]) {
-            let found = cheapest(&d.scores, |p| can(p) && waits(p));
-            if found.is_some() {
-                return found;
-            }
+/// The protocol to try instead of the one in use, among those that can be tried: lessons do not
+/// judge them.
+///
+/// Where attempts fail, it is first the one that the model takes for the one in use (`mocc` for
+/// `occ`). It differs only where attempts have failed, so the trial costs least. If a transaction
+/// has one record of the partition, waiting for that record is worth a trial whatever the model
+/// says. The model knows only loads whose records are all in similar partitions. Otherwise it is
+/// the one that the model calls second best, if that is not far behind.
+fn instead(
+    now: Protocol,
+    lossy: bool,
+    (model, d): (&Model, &Decision),
+    can: impl Fn(Protocol) -> bool,
+) -> Option<Protocol> {
+    let f = &d.load.features;
+    let few = f[1] * f[0].max(1.0 - f[0]) < FEW;
+    let waits = |p: Protocol| ProtocolSet::of(p).locks_reads();
+    let of = |i: usize| Protocol::ALL[i];
+    if lossy {
+        let alike = cheapest(&d.scores, |p| can(p) && model.is_like(p, now));
+        let waiting = || cheapest(&d.scores, |p| can(p) && waits(p)).filter(|_| few && !waits(now));
+        if let Some(found) = alike.or_else(waiting) {
+            return Some(of(found));
         }
-        let worst = if lossy { PROBE_WORST.0 } else { PROBE_WORST.1 };
-        // If transactions use several partitions, locks of whole partitions are not worth a trial.
-        let fits = |p: Protocol| f[3] < 0.5 || !ProtocolSet::of(p).locks_partitions();
-        cheapest(&d.scores, |p| can(p) && fits(p) && d.scores[p.index()] - d.scores[now] < worst)
     }
+    let worst = if lossy { PROBE_WORST.0 } else { PROBE_WORST.1 };
+    // If transactions use several partitions, locks of whole partitions are not worth a trial.
+    let fits = |p: Protocol| f[3] < 0.5 || !ProtocolSet::of(p).locks_partitions();
+    let near = |p: Protocol| d.scores[p.index()] - d.scores[now.index()] < worst;
+    cheapest(&d.scores, |p| can(p) && fits(p) && near(p)).map(of)
 }
 
 /// The place of the protocol with the lowest score among those for which `can` holds.

@@ -85,6 +85,8 @@ pub struct Decision {
     pub scores: [f64; Protocol::COUNT],
     /// The protocols that the model knows. The figures of the others mean nothing.
     pub known: ProtocolSet,
+    /// Those of them whose figures the model has taken from another one.
+    pub borrowed: ProtocolSet,
     /// Those of them that candidates and rules allow.
     pub allowed: ProtocolSet,
     /// The best of them, by its place in [`Protocol::ALL`].

@@ -7,7 +7,7 @@
 
 use super::features::{distance, FEATURES};
 use crate::primitive::{AtomicU64, Ordering};
-use crate::protocol::Protocol;
+use crate::protocol::{Protocol, ProtocolSet};
 
 /// The number of lessons remembered, over all tables.
 pub const LESSONS: usize = 128;
@@ -125,18 +125,29 @@ impl Learned {
         self.all.push(l);
     }
 
-    /// The correction for a load of a table under its current protocol.
-    pub fn correction(&self, table: u64, now: usize, f: &[f64; FEATURES], at_us: u64, forget_us: u64) -> Correction {
+    /// The correction for a load of a table under its current protocol. The model has no costs of
+    /// those that are `borrowed`.
+    pub fn correction(
+        &self,
+        (table, now): (u64, usize),
+        f: &[f64; FEATURES],
+        at_us: u64,
+        forget_us: u64,
+        borrowed: ProtocolSet,
+    ) -> Correction {
+        let borrows = |p: usize| borrowed.has(Protocol::ALL[p]);
         let mut c = Correction::default();
         let (mut model, mut weights) = ([0.0; Protocol::COUNT], [0.0; Protocol::COUNT]);
         for l in self.all.iter().filter(|l| l.table == table) {
             let w = l.weight(f, at_us, forget_us);
             // A lesson does not say which of its two protocols was mispredicted, so half of the
             // error is assigned to each. It thus says something about a third protocol as well, if
-            // no lesson is about that one itself.
-            let half = |p: usize| 0.5 * l.residual * ((p == l.to) as i32 - (p == l.from) as i32) as f64;
+            // no lesson is about that one itself. But if the model has no costs of one of the two,
+            // all of the error is that one's.
+            let part = |p: usize| if borrows(l.from) == borrows(l.to) { 0.5 } else { borrows(p) as i32 as f64 };
+            let part = |p: usize| part(p) * l.residual * ((p == l.to) as i32 - (p == l.from) as i32) as f64;
             for other in (0..Protocol::COUNT).filter(|p| *p != now) {
-                let error = w * (half(other) - half(now));
+                let error = w * (part(other) - part(now));
                 if [l.from, l.to].contains(&now) && [l.from, l.to].contains(&other) {
                     c.add[other] += error;
                     c.weight[other] += w;
@@ -211,7 +222,7 @@ mod tests {
     fn lessons_correct_what_is_like_them_both_ways() {
         let mut l = Learned::default();
         l.add(lesson(0), MINUTE);
-        let at = |table, now, f: &[f64; FEATURES]| l.correction(table, now, f, 0, MINUTE);
+        let at = |table, now, f: &[f64; FEATURES]| l.correction((table, now), f, 0, MINUTE, ProtocolSet::EMPTY);
         let c = at(7, 1, &[0.5; FEATURES]);
         assert!((c.add[2] - 0.9 / 1.05).abs() < 1e-9, "{c:?}");
         // Half of the error is that of the protocol in use. So the third one is not as good as it
@@ -222,6 +233,12 @@ mod tests {
         assert!((third.add[1] + 0.45 / 1.05).abs() < 1e-9 && (third.add[2] - 0.45 / 1.05).abs() < 1e-9, "{third:?}");
         assert!((at(7, 2, &[0.5; FEATURES]).add[1] + 0.9 / 1.05).abs() < 1e-9);
         assert_eq!(at(8, 1, &[0.5; FEATURES]), Correction::default(), "another table");
+        // Of a protocol without costs of its own the whole error is its own.
+        let without =
+            |p: usize, now| l.correction((7, now), &[0.5; FEATURES], 0, MINUTE, ProtocolSet::of(Protocol::ALL[p])).add;
+        assert!((without(2, 1)[2] - 0.9 / 1.05).abs() < 1e-9 && without(2, 1)[0] == 0.0, "{:?}", without(2, 1));
+        assert!((without(2, 0)[2] - 0.9 / 1.05).abs() < 1e-9 && without(2, 0)[1] == 0.0, "{:?}", without(2, 0));
+        assert_eq!((without(1, 0)[2], without(0, 1)), (0.0, at(7, 1, &[0.5; FEATURES]).add));
         let mut far = [0.5; FEATURES];
         far[0] = 1.0;
         assert!(at(7, 1, &far).weight[2] < 0.2, "another load");
@@ -231,7 +248,7 @@ mod tests {
     fn lessons_fade_and_those_that_repeat_fade_later() {
         let mut l = Learned::default();
         l.add(lesson(0), MINUTE);
-        let weight = |l: &Learned, at| l.correction(7, 1, &[0.5; FEATURES], at, MINUTE).weight[2];
+        let weight = |l: &Learned, at| l.correction((7, 1), &[0.5; FEATURES], at, MINUTE, ProtocolSet::EMPTY).weight[2];
         assert!((weight(&l, MINUTE) - 0.5).abs() < 1e-9);
         assert!(weight(&l, 6 * MINUTE) < 0.02);
         l.add(lesson(MINUTE), MINUTE);

@@ -18,6 +18,10 @@
 //! part of what those before it left. `runs` is the number of measured runs that came to a leaf. In
 //! format 1 each protocol has one tree, without the outer list.
 //!
+//! A protocol without trees may have the costs of one that has trees: `"like": { "mocc": "occ" }`.
+//! The model cannot tell the two apart, so it never prefers one to the other. The first of them is
+//! chosen only as a trial, or by what a trial has taught.
+//!
 //! A file need not name all protocols. A protocol that it does not name is never chosen: see
 //! [`Model::knows`].
 
@@ -41,6 +45,8 @@ struct File {
     #[serde(default)]
     about: String,
     trees: BTreeMap<String, FileTrees>,
+    #[serde(default)]
+    like: BTreeMap<String, String>,
 }
 
 #[derive(Deserialize)]
@@ -78,6 +84,8 @@ type Tree = Vec<Node>;
 pub struct Model {
     /// Trees in the order of [`Protocol::ALL`]. Empty for a protocol that the file does not name.
     trees: [Vec<Tree>; Protocol::COUNT],
+    /// The protocol whose trees also stand for this one, by its place in [`Protocol::ALL`].
+    like: [Option<usize>; Protocol::COUNT],
     /// The file's description of itself.
     pub about: String,
 }
@@ -123,6 +131,29 @@ fn several(name: &str, trees: FileTrees, format: u32) -> Result<Vec<Tree>, Strin
     trees.into_iter().map(tree).collect()
 }
 
+/// Whose trees stand for which protocol that has none.
+fn alike(
+    of: &BTreeMap<String, String>,
+    trees: &[Vec<Tree>; Protocol::COUNT],
+) -> Result<[Option<usize>; Protocol::COUNT], String> {
+    let place = |name: &str| {
+        let found = Protocol::ALL.into_iter().find(|p| p.name() == name).map(Protocol::index);
+        found.ok_or_else(|| format!("\"like\" names an unknown protocol \"{name}\""))
+    };
+    let mut like = [None; Protocol::COUNT];
+    for (name, other) in of {
+        let (p, other_place) = (place(name)?, place(other)?);
+        if !trees[p].is_empty() {
+            return Err(format!("\"{name}\" is like another protocol, and has trees of its own"));
+        }
+        if trees[other_place].is_empty() {
+            return Err(format!("\"{name}\" is like \"{other}\", which has no trees"));
+        }
+        like[p] = Some(other_place);
+    }
+    Ok(like)
+}
+
 /// A tree's prediction for a load.
 fn leaf(tree: &Tree, features: &[f64; FEATURES]) -> f64 {
     let mut at = 0;
@@ -148,7 +179,8 @@ impl Model {
                 *to = several(p.name(), found, f.format)?;
             }
         }
-        let m = Model { trees, about: f.about };
+        let like = alike(&f.like, &trees)?;
+        let m = Model { trees, like, about: f.about };
         match all.keys().next() {
             Some(name) => Err(format!("it has a tree for an unknown protocol \"{name}\"")),
             None if m.knows() == ProtocolSet::EMPTY => Err("it has no trees".to_owned()),
@@ -163,20 +195,36 @@ impl Model {
 
     /// The protocols that the file names.
     pub fn knows(&self) -> ProtocolSet {
-        Protocol::ALL.into_iter().filter(|p| !self.trees[p.index()].is_empty()).collect()
+        Protocol::ALL
+            .into_iter()
+            .filter(|p| !self.trees[p.index()].is_empty())
+            .collect::<ProtocolSet>()
+            .union(self.borrows())
+    }
+
+    /// Those of them that have the costs of another one.
+    pub fn borrows(&self) -> ProtocolSet {
+        Protocol::ALL.into_iter().filter(|p| self.like[p.index()].is_some()).collect()
+    }
+
+    /// Does the first protocol have the costs of the second one?
+    pub fn is_like(&self, p: Protocol, other: Protocol) -> bool {
+        self.like[p.index()] == Some(other.index())
     }
 
     /// The logarithms of the predicted costs under each protocol, in the order of
     /// [`Protocol::ALL`]. A protocol that the model does not know ([`Self::knows`]) gets the
     /// largest cost.
     pub fn predict(&self, features: &[f64; FEATURES]) -> [f64; Protocol::COUNT] {
-        std::array::from_fn(|i| {
+        let cost = |i: usize| {
             if self.trees[i].is_empty() {
                 return EXTREME;
             }
             let sum: f64 = self.trees[i].iter().map(|t| leaf(t, features)).sum();
             sum.clamp(-EXTREME, EXTREME)
-        })
+        };
+        let own: [f64; Protocol::COUNT] = std::array::from_fn(cost);
+        std::array::from_fn(|i| own[self.like[i].unwrap_or(i)])
     }
 }
 
@@ -239,6 +287,31 @@ mod tests {
         let m = Model::parse(r#"{"format": 1, "trees": {"occ": [{"log_cost": 0.5}]}}"#).unwrap();
         assert_eq!(m.knows(), ProtocolSet::of(Protocol::Occ));
         assert_eq!(m.predict(&[0.0; FEATURES])[..3], [EXTREME, 0.5, EXTREME]);
+    }
+
+    #[test]
+    fn a_protocol_may_have_the_costs_of_another_one() {
+        let file = |like: &str| {
+            let trees = r#"{"occ": [{"log_cost": 0.5}], "2pl": [{"log_cost": 0.25}]}"#;
+            Model::parse(&format!(r#"{{"format": 1, "trees": {trees}, "like": {like}}}"#))
+        };
+        let m = file(r#"{"mocc": "occ"}"#).unwrap();
+        assert_eq!(m.predict(&[0.0; FEATURES])[..4], [EXTREME, 0.5, 0.25, 0.5]);
+        assert!(m.knows().has(Protocol::Mocc) && m.borrows() == ProtocolSet::of(Protocol::Mocc));
+        assert!(m.is_like(Protocol::Mocc, Protocol::Occ) && !m.is_like(Protocol::Mocc, Protocol::TwoPhase));
+        assert!(!m.is_like(Protocol::Occ, Protocol::Mocc) && !m.is_like(Protocol::Occ, Protocol::Occ));
+        let none = file("{}").unwrap();
+        assert!(!none.knows().has(Protocol::Mocc) && none.borrows() == ProtocolSet::EMPTY);
+        let wrong = |like: &str, text: &str| {
+            let e = file(like).unwrap_err();
+            assert!(e.contains(text), "{e}");
+        };
+        wrong(r#"{"mocc": "tea"}"#, "unknown protocol \"tea\"");
+        wrong(r#"{"tea": "occ"}"#, "unknown protocol \"tea\"");
+        wrong(r#"{"occ": "2pl"}"#, "has trees of its own");
+        wrong(r#"{"mocc": "partcc"}"#, "\"partcc\", which has no trees");
+        wrong(r#"{"mocc": "mocc"}"#, "which has no trees");
+        assert!(Model::built_in().is_like(Protocol::Mocc, Protocol::Occ));
     }
 
     #[test]

@@ -45,7 +45,8 @@ impl Published {
         let two = |(a, b): (u32, u32)| a as u64 | (b as u64) << 32;
         let seq = self.seq.load(Ordering::SeqCst);
         self.seq.store(seq | 1, Ordering::SeqCst);
-        let bytes = [d.status as u8, d.allowed.bits() as u8, d.best as u8, d.used as u8, d.known.bits() as u8, 0, 0, 0];
+        let [allowed, known, borrowed] = [d.allowed, d.known, d.borrowed].map(|set| set.bits() as u8);
+        let bytes = [d.status as u8, allowed, d.best as u8, d.used as u8, known, borrowed, 0, 0];
         let status = u64::from_le_bytes(bytes);
         let head: [u64; HEAD] =
             [at_us, status, l.txns, figures_at_us, two(d.intervals), two(d.lossy), d.no_probe_before_us];
@@ -78,7 +79,7 @@ impl Published {
 
 fn unpack(w: &[u64; WORDS]) -> Shown {
     let float = |i: usize| f64::from_bits(w[i]);
-    let [status, allowed, best, used, known, ..] = w[1].to_le_bytes();
+    let [status, allowed, best, used, known, borrowed, ..] = w[1].to_le_bytes();
     let set = |bits: u8| ProtocolSet::from_bits(bits as u32 & ProtocolSet::ALL.bits());
     let place = |p: u8| (p as usize).min(Protocol::COUNT - 1);
     let mut d = Decision {
@@ -87,6 +88,7 @@ fn unpack(w: &[u64; WORDS]) -> Shown {
         best: place(best),
         used: place(used),
         known: set(known),
+        borrowed: set(borrowed),
         ..Decision::default()
     };
     let two = |w: u64| (w as u32, (w >> 32) as u32);
@@ -114,7 +116,8 @@ mod tests {
         let p: Box<Published> = unsafe { Box::new(std::mem::zeroed()) };
         assert_eq!(p.read(), Shown::default());
         let (known, allowed) = (ProtocolSet::ALL, ProtocolSet::of(Protocol::ALL[1]));
-        let mut d = Decision { known, allowed, best: 2, used: 1, before_us: 4.5, ..Decision::default() };
+        let borrowed = ProtocolSet::of(Protocol::ALL[3]);
+        let mut d = Decision { known, borrowed, allowed, best: 2, used: 1, before_us: 4.5, ..Decision::default() };
         d.status = Status::Verifies;
         d.load.features = std::array::from_fn(|i| i as f64 + 0.5);
         (d.load.cost_us, d.load.rate, d.load.txns) = (1.5, 2.5, 30);

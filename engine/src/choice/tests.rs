@@ -13,8 +13,8 @@ use proptest::prelude::*;
 
 const SECOND: u64 = 1_000_000;
 
-/// A load: the features that the simulation varies, and the true cost under each protocol in us (in
-/// the order of `ALL`).
+/// A load: the features that the simulation varies, and the true cost under each protocol in us (of
+/// the first three in the order of `ALL`, and of `mocc`).
 #[derive(Clone, Copy, Debug)]
 struct Truth {
     reads: f64,
@@ -26,6 +26,17 @@ struct Truth {
     fault: f64,
     records: f64,
     cost_us: [f64; 3],
+    heated_us: f64,
+}
+
+impl Truth {
+    fn cost_us(&self, p: Protocol) -> f64 {
+        if p == Protocol::Mocc {
+            self.heated_us
+        } else {
+            self.cost_us[at(p)]
+        }
+    }
 }
 
 const CALM: Truth = Truth {
@@ -37,6 +48,7 @@ const CALM: Truth = Truth {
     fault: 1.0,
     records: 10.0,
     cost_us: [130.0, 100.0, 125.0],
+    heated_us: 100.0,
 };
 const HOT: Truth = Truth { reads: 0.5, conflicts: 0.5, cost_us: [200.0, 300.0, 150.0], ..CALM };
 
@@ -65,6 +77,28 @@ pub(super) fn split(feature: &str, value: f64, below: f64, above: f64) -> String
 
 pub(super) fn model(partcc: &str, occ: &str, two: &str) -> Model {
     Model::parse(&format!(r#"{{"format": 1, "trees": {{"partcc": {partcc}, "occ": {occ}, "2pl": {two}}}}}"#)).unwrap()
+}
+
+/// The same, where `mocc` has the costs of `occ`.
+fn model_with_mocc(partcc: &str, occ: &str, two: &str) -> Model {
+    let trees = format!(r#"{{"partcc": {partcc}, "occ": {occ}, "2pl": {two}}}"#);
+    Model::parse(&format!(r#"{{"format": 1, "like": {{"mocc": "occ"}}, "trees": {trees}}}"#)).unwrap()
+}
+
+/// It calls `occ` the best by far.
+fn for_occ() -> Model {
+    let s = |c| split("records", 1.0, 0.0, c);
+    model_with_mocc(&s(0.9), &s(-0.3), &s(0.1))
+}
+
+/// A load that loses under `occ` what `lost` says, and nothing where rows are locked.
+fn losing(w: &World, t: Truth, lost_under_mocc: f64) -> Truth {
+    let lost = match w.protocol {
+        Protocol::Occ => t.lost,
+        Protocol::Mocc => lost_under_mocc,
+        _ => 0.0,
+    };
+    Truth { lost, ..t }
 }
 
 /// A model that is right about `CALM` and `HOT`.
@@ -118,7 +152,7 @@ impl World {
 
     /// Counts an interval.
     fn pass(&mut self, t: &Truth) {
-        let cost_us = self.noisy(t.cost_us[at(self.protocol)]);
+        let cost_us = self.noisy(t.cost_us(self.protocol));
         // 8 clients, always busy. Processor and elapsed time have the same noise.
         let each_us = cost_us * 2.0;
         let commits = (8.0 * SECOND as f64 / each_us).max(1.0);
@@ -375,6 +409,113 @@ fn it_is_told_when_something_will_be_tried_and_when_not() {
 }
 
 #[test]
+fn where_attempts_fail_the_protocol_that_is_like_the_one_in_use_is_tried_first() {
+    let lossy = Truth { lost: 0.5, cost_us: [300.0, 200.0, 150.0], heated_us: 110.0, ..HOT };
+    for noise in [0.0, 0.05, 0.1] {
+        let mut w = World::new(for_occ(), noise);
+        for _ in 0..300 {
+            let t = losing(&w, lossy, 0.02);
+            w.interval(&t);
+        }
+        let asked: Vec<_> = w.asked.iter().map(|a| (a.1, a.2)).collect();
+        assert_eq!(asked, [(Protocol::Mocc, Status::Probes)], "it stays: {:?}", w.asked);
+        assert!(w.asked[0].0 <= 5, "soon: {:?}", w.asked);
+        assert_eq!(w.learned.all().len(), 1);
+        // If somebody else has put the old one there, what was learned is enough.
+        w.protocol = Protocol::Occ;
+        w.asked.clear();
+        for _ in 0..20 {
+            let t = losing(&w, lossy, 0.02);
+            w.interval(&t);
+        }
+        let asked: Vec<_> = w.asked.iter().map(|a| (a.1, a.2)).collect();
+        assert_eq!(asked, [(Protocol::Mocc, Status::Switches)], "noise {noise}: {:?}", w.asked);
+    }
+}
+
+#[test]
+fn if_it_is_no_better_the_next_one_is_tried_at_once_and_neither_again_soon() {
+    let lossy = Truth { lost: 0.5, cost_us: [300.0, 200.0, 120.0], heated_us: 260.0, ..HOT };
+    let mut w = World::new(for_occ(), 0.05);
+    let mut first_two = 0;
+    for n in 0..300 {
+        let t = losing(&w, lossy, 0.4);
+        w.interval(&t);
+        first_two = if w.protocol == Protocol::TwoPhase && first_two == 0 { n } else { first_two };
+    }
+    let asked: Vec<_> = w.asked.iter().map(|a| (a.1, a.2)).collect();
+    let (probes, back) = (Status::Probes, Status::TakesBack);
+    assert_eq!(asked, [(Protocol::Mocc, probes), (Protocol::Occ, back), (Protocol::TwoPhase, probes)]);
+    assert!(first_two <= 15, "{:?}", w.asked);
+    // Where all lose, it tries each, and then stays where it was.
+    let all_bad = Truth { cost_us: [300.0, 200.0, 280.0], ..lossy };
+    let mut w = World::new(for_occ(), 0.1);
+    for _ in 0..1000 {
+        let t = losing(&w, all_bad, 0.4);
+        w.interval(&t);
+    }
+    assert_eq!(w.protocol, Protocol::Occ, "{:?}", w.asked);
+    assert!(w.asked.len() <= 8, "{:?}", w.asked);
+}
+
+#[test]
+fn the_model_alone_never_chooses_between_two_that_it_cannot_tell_apart() {
+    // Where nothing fails, mocc is not tried, and stays where it is.
+    for (noise, protocol) in
+        [(0.05, Protocol::Occ), (0.3, Protocol::Occ), (0.05, Protocol::Mocc), (0.3, Protocol::Mocc)]
+    {
+        let mut w = World::new(for_occ(), noise);
+        w.protocol = protocol;
+        for _ in 0..500 {
+            let d = w.interval(&CALM);
+            assert!(d.load.txns == 0 || Protocol::ALL[d.best] == protocol && d.gain == 0.0, "{d:?}");
+        }
+        assert_eq!(w.asked, []);
+    }
+    // It is left like the other one if the model prefers a third.
+    let mut w = World::new(
+        model_with_mocc(
+            &split("records", 1.0, 0.0, 0.9),
+            &split("records", 1.0, 0.0, 0.4),
+            &split("records", 1.0, 0.0, 0.0),
+        ),
+        0.05,
+    );
+    w.protocol = Protocol::Mocc;
+    w.run(&Truth { heated_us: 300.0, ..HOT }, 20);
+    assert_eq!((w.protocol, w.asked.len()), (Protocol::TwoPhase, 1), "{:?}", w.asked);
+    // What a switch between two others has taught is no reason to choose it.
+    let from_two = Truth { cost_us: [300.0, 100.0, 150.0], ..HOT };
+    let mut w = World::new(
+        model_with_mocc(
+            &split("records", 1.0, 0.0, 0.9),
+            &split("records", 1.0, 0.0, 0.4),
+            &split("records", 1.0, 0.0, 0.0),
+        ),
+        0.05,
+    );
+    w.run(&from_two, 300);
+    assert!(w.asked.iter().all(|a| a.1 != Protocol::Mocc), "{:?}", w.asked);
+    // No candidate, no trial.
+    let mut w = World::new(for_occ(), 0.05);
+    w.settings.candidates = ProtocolSet::of(Protocol::Occ);
+    w.run(&Truth { lost: 0.5, ..HOT }, 50);
+    assert_eq!(w.asked, []);
+}
+
+#[test]
+fn what_loses_together_tries_it_together() {
+    let lossy = Truth { lost: 0.5, cost_us: [300.0, 200.0, 150.0], heated_us: 110.0, ..HOT };
+    let mut t = Table::new(4, &for_occ(), 0.05);
+    for _ in 0..40 {
+        t.interval(|w| losing(w, lossy, 0.02));
+    }
+    let asked: Vec<_> = t.worlds.iter().map(|w| w.asked.clone()).collect();
+    assert!(t.worlds.iter().all(|w| w.protocol == Protocol::Mocc && w.asked.len() == 1), "{asked:?}");
+    assert!(asked.iter().all(|a| a[0].0 == asked[0][0].0), "in one interval: {asked:?}");
+}
+
+#[test]
 fn who_is_to_blame_is_tried_and_nobody_else() {
     // The model has never seen such a load, and forbids both others.
     let s = |c| split("records", 1.0, c, c);
@@ -424,7 +565,14 @@ struct Table {
 
 /// A partition that is used together with others of its table.
 fn suspect(no: u32) -> Suspect {
-    Suspect { at: (1, no), address: no as u64 + 1, partners: vec![1 + (no as u64 + 1) % 2], fault: 0.0, busy: false }
+    Suspect {
+        at: (1, no),
+        address: no as u64 + 1,
+        partners: vec![1 + (no as u64 + 1) % 2],
+        fault: 0.0,
+        joint: false,
+        busy: false,
+    }
 }
 
 impl Table {
@@ -460,7 +608,12 @@ impl Table {
             all.push(d);
         }
         for (no, (s, w)) in self.suspects.iter_mut().zip(&self.worlds).enumerate() {
-            *s = Suspect { fault: w.state.fault(), busy: w.state.is_being_verified(), ..suspect(no as u32) };
+            *s = Suspect {
+                fault: w.state.fault(),
+                joint: w.state.is_joint(),
+                busy: w.state.is_being_verified(),
+                ..suspect(no as u32)
+            };
         }
         all
     }
@@ -610,6 +763,33 @@ proptest! {
             verifying = d.status == Status::Verifies;
         }
         prop_assert!(total <= 24, "{} switches in 600 intervals: {:?}", total, w.asked);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// The same where much is lost, and a protocol has the costs of another one.
+    #[test]
+    fn any_load_that_loses_settles(
+        costs in prop::array::uniform3(50.0f64..500.0),
+        heated_us in 50.0f64..500.0,
+        predicted in prop::array::uniform3(-0.5f64..0.5),
+        lost in 0.06f64..0.7,
+        lost_under_mocc in 0.0f64..0.7,
+        records in 1.0f64..12.0,
+        noise in 0.0f64..0.3,
+        random in 1u64..u64::MAX,
+    ) {
+        let tree = |i: usize| split("records", 0.5, predicted[i], predicted[i]);
+        let mut w = World::new(model_with_mocc(&tree(0), &tree(1), &tree(2)), noise);
+        w.random = random;
+        let t = Truth { lost, records, cost_us: costs, heated_us, ..HOT };
+        for _ in 0..600 {
+            let t = losing(&w, t, lost_under_mocc);
+            w.interval(&t);
+        }
+        prop_assert!(w.asked.len() <= 24, "{} switches in 600 intervals: {:?}", w.asked.len(), w.asked);
     }
 }
 

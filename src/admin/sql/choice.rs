@@ -148,6 +148,11 @@ fn scores(p: &Partition, s: &Settings, d: &Decision, out: &mut Vec<Row>) {
             notes.push("best".to_owned());
         }
         notes.push(format!("model {:.2}", d.predicted[i].exp()));
+        if d.borrowed.has(protocol) {
+            notes.push(
+                "which is that of another one: tried where attempts fail, and chosen by what that teaches".to_owned(),
+            );
+        }
         if d.learned.weight[i] > 0.01 {
             notes.push(format!("learned x {:.2} (weight {:.2})", d.learned.add[i].exp(), d.learned.weight[i]));
         }

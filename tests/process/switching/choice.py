@@ -32,12 +32,13 @@ def split(feature, at, below, above):
     return [{"feature": feature, "at": at, "below": 1, "above": 2}, {"log_cost": below}, {"log_cost": above}]
 
 
-def model_file(name, partcc, occ, two):
-    """A model that the server can read. It does not know a protocol whose tree is None."""
+def model_file(name, partcc, occ, two, **like):
+    """A model that the server can read. It does not know a protocol whose tree is None. `like`:
+    protocols that have the costs of others."""
     path = FOLDER / name
     trees = {"partcc": partcc, "occ": occ, "2pl": two}
     known = {protocol: tree for protocol, tree in trees.items() if tree}
-    path.write_text(json.dumps({"format": 1, "about": name, "trees": known}))
+    path.write_text(json.dumps({"format": 1, "about": name, "trees": known, "like": like}))
     FOLDER.chmod(0o755)
     path.chmod(0o644)
     return str(path)
@@ -68,11 +69,12 @@ def protocols(name="t"):
 
 class Clients:
     """Sessions that read or write rows until they are stopped; `writes`, the share of writers, may
-    change meanwhile. `apart`: each has rows of its own. `idle`: a transaction has two
-    statements."""
+    change meanwhile. `apart`: each has rows of its own. `idle`: a transaction has two statements.
+    They use the first `rows` rows."""
 
-    def __init__(self, writes, isolation="serializable", name="t", n=3, apart=False, idle=False):
+    def __init__(self, writes, isolation="serializable", name="t", n=3, apart=False, idle=False, rows=198):
         self.writes, self.isolation, self.name, self.apart, self.idle = writes, isolation, name, apart, idle
+        self.rows = rows
         self.turns = [0] * n
         self.going, self.problems, self.added = True, [], 0
         self.lock = threading.Lock()
@@ -93,7 +95,7 @@ class Clients:
             c = connect(DATABASE, options=SERIALIZABLE.replace("serializable", self.isolation.replace(" ", "\\ ")))
             n, dice = i, random.Random(i)
             while self.going:
-                n = (n + (3 if self.apart else 7)) % 198
+                n = (n + (3 if self.apart else 7)) % self.rows
                 self.turns[i] += 1
                 try:
                     if self.idle:
@@ -401,6 +403,28 @@ def test_unknown_protocol():
         check("choice: and does not come back", stays("occ"), (history_of(), why()))
 
 
+def test_tried():
+    """A protocol that the model cannot tell from another one is tried where attempts fail, and only
+    there; it stays, and says why."""
+    fast(model_file=model_file("like.json", leaf(0.9), leaf(0.0), leaf(0.9), mocc="occ"), adaptive_candidates="occ, mocc")
+    table()
+    with Clients(writes=True, apart=True) as clients:
+        check("choice: where nothing fails nothing is tried", wait_until(lambda: ("cost", "mocc") in why(), PATIENCE) and stays("occ"), (history_of(), why()))
+        cost, note = why()["cost", "mocc"]
+        check("choice: but its cost is told, and whose it is", cost == why()["cost", "occ"][0] and "tried where attempts fail" in note, why())
+    query(BOSS, "ALTER TABLE t SET (mixedcc.partitions = 1)")
+    with Clients(writes=True, idle=True, n=8, rows=3) as hot:
+        check("choice: where attempts fail it is tried", wait_until(lambda: protocols() == ["mocc"], PATIENCE), (history_of(), why()))
+        equal("choice: for that reason", history_of()[-1], ("occ", "mocc", "tried: much work was lost", "coordinator"))
+        learned = ("learned", "occ to mocc")
+        check("choice: it is verified", wait_until(lambda: learned in why(), PATIENCE), (history_of(), why()))
+        made = len(history_of())
+        some_passes(BOSS, 20)
+        equal("choice: and stays", (protocols(), len(history_of())), (["mocc"], made))
+    equal("choice: no session had another error", (clients.problems, hot.problems), ([], []))
+    equal("choice: and no update is lost", value(BOSS, "SELECT sum(v) FROM t"), clients.added + hot.added)
+
+
 def test_changed_models():
     """A file that has changed is read again at a reload; in the middle of being written it changes
     nothing."""
@@ -544,4 +568,4 @@ if __name__ == "__main__":
         ok("choice: heap has no protocols")
         raise SystemExit(0)
     BOSS = make_database(DATABASE)
-    main(test_changes, test_reaction, test_flapping, test_left_alone, test_table_settings, test_rules, test_bad_models, test_unknown_protocol, test_changed_models, test_deaths, test_wrong_model, test_restart, test_history, clean_up)
+    main(test_changes, test_reaction, test_flapping, test_left_alone, test_table_settings, test_rules, test_bad_models, test_unknown_protocol, test_tried, test_changed_models, test_deaths, test_wrong_model, test_restart, test_history, clean_up)
