@@ -411,7 +411,9 @@ fn it_is_told_when_something_will_be_tried_and_when_not() {
 #[test]
 fn where_attempts_fail_the_protocol_that_is_like_the_one_in_use_is_tried_first() {
     let lossy = Truth { lost: 0.5, cost_us: [300.0, 200.0, 150.0], heated_us: 110.0, ..HOT };
-    for noise in [0.0, 0.05, 0.1] {
+    // Also where transactions have one record, for which 2pl is tried otherwise.
+    for (noise, records) in [(0.0, 10.0), (0.05, 10.0), (0.1, 10.0), (0.05, 1.0)] {
+        let lossy = Truth { records, ..lossy };
         let mut w = World::new(for_occ(), noise);
         for _ in 0..300 {
             let t = losing(&w, lossy, 0.02);
@@ -501,6 +503,39 @@ fn the_model_alone_never_chooses_between_two_that_it_cannot_tell_apart() {
     w.settings.candidates = ProtocolSet::of(Protocol::Occ);
     w.run(&Truth { lost: 0.5, ..HOT }, 50);
     assert_eq!(w.asked, []);
+}
+
+#[test]
+fn what_others_have_taught_is_no_reason_to_choose_it() {
+    // The model calls 2pl much worse than occ. It is a little better, which a trial shows.
+    let s = |c| split("records", 1.0, 0.0, c);
+    let mut w = World::new(model_with_mocc(&s(0.9), &s(0.0), &s(0.4)), 0.02);
+    let lossy = Truth { lost: 0.5, cost_us: [300.0, 220.0, 200.0], heated_us: 300.0, ..HOT };
+    w.settings.candidates = ProtocolSet::of(Protocol::Occ).union(ProtocolSet::of(Protocol::TwoPhase));
+    for n in 0..100 {
+        if n == 30 {
+            assert_eq!(w.protocol, Protocol::TwoPhase, "{:?}", w.asked);
+            w.settings.candidates = ProtocolSet::ALL;
+        }
+        let t = losing(&w, lossy, 0.5);
+        w.interval(&t);
+    }
+    assert_eq!((w.protocol, w.asked.len()), (Protocol::TwoPhase, 1), "{:?}", w.asked);
+}
+
+#[test]
+fn a_trial_that_taught_nothing_is_not_made_again_at_once() {
+    // Each switch is refused: there is nothing to learn.
+    let mut w = World::new(for_occ(), 0.02);
+    w.settings.candidates = ProtocolSet::of(Protocol::Occ).union(ProtocolSet::of(Protocol::Mocc));
+    let mut refused = 0;
+    for _ in 0..100 {
+        w.pass(&Truth { lost: 0.5, ..HOT });
+        let d = w.state.observe(1, (w.protocol, &[]), w.reading, (&w.model, &mut w.learned, &w.settings));
+        refused += d.ask.is_some() as u32;
+        assert!(d.ask.is_none() || d.no_probe_before_us > w.reading.at_us);
+    }
+    assert!((2..=4).contains(&refused), "once in 30 s: {refused}");
 }
 
 #[test]
