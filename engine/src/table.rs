@@ -60,6 +60,9 @@ pub struct Table {
     /// A word for the platform. In PostgreSQL: does a prepared transaction keep a change of the
     /// table?
     pub kept: AtomicU32,
+    /// A word for the platform. In PostgreSQL: had prepared transactions of before the start
+    /// written in the table when it was loaded?
+    pub recovered: AtomicU32,
     /// Dead records whose entries wait to be removed from the primary index.
     pub(crate) dead_entries: DeadEntries,
     /// The approximate number of records that VACUUM has not freed yet: their insert was aborted or

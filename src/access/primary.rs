@@ -323,12 +323,16 @@ pub struct Built {
     pub has_past: bool,
 }
 
-/// Fills the primary index of a table that is being loaded, whose rows are all committed. Returns
-/// two records with one key, if there are any.
+/// Fills the primary index of a table that is being loaded with its committed rows: all but those
+/// that `left_out` says. Returns two records with one key, if there are any.
 ///
 /// # Safety
 /// An open relation of ours, and its table, which no other process can reach. The caller is pinned.
-pub unsafe fn fill(rel: pg_sys::Relation, table: &'static Table) -> Result<Option<(u64, u64)>, Error> {
+pub unsafe fn fill(
+    rel: pg_sys::Relation,
+    table: &'static Table,
+    left_out: impl Fn(u64) -> bool,
+) -> Result<Option<(u64, u64)>, Error> {
     let Some(index) = table.primary() else { return Ok(None) };
     // SAFETY: `rel` is open and of ours (contract of this function).
     let Some(w) = unsafe { wanted(rel) }.filter(|w| w.spec == index.spec()) else { return Ok(None) };
@@ -344,7 +348,7 @@ pub unsafe fn fill(rel: pg_sys::Relation, table: &'static Table) -> Result<Optio
         // this function).
         let has_row = !head.is_null() && unsafe { !(*head).is_tombstone() };
         // SAFETY: as above.
-        if has_row && unsafe { rows::plain(rel, w.codec, Row::Version(head), &mut key) }.is_some() {
+        if has_row && !left_out(no) && unsafe { rows::plain(rel, w.codec, Row::Version(head), &mut key) }.is_some() {
             filler.add(&e, slot, &PG, no, &key, true)?;
         }
     }

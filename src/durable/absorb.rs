@@ -17,6 +17,7 @@ use mixedcc_engine::durable::resolve::decided;
 use mixedcc_engine::durable::wal::ImageKind;
 use mixedcc_engine::durable::{Entry, Lsn, Malformed, Meta, PageKind, PAGE};
 use pgrx::prelude::*;
+use std::collections::HashSet;
 
 /// What an absorption leaves behind for the load.
 pub struct Absorbed {
@@ -45,9 +46,6 @@ pub fn absorb(files: &Files) -> Absorbed {
         merge.add(page, &mut |xid| files.outcome(xid)).unwrap_or_else(|_| files.refuse_memory());
     });
     let merged = merge.finish();
-    if let Some(open) = merged.open.first() {
-        files.refuse(&format!("an entry of transaction {}, which has not ended", open.xid));
-    }
     if let Some((record, _)) = merged.damaged.first() {
         files.refuse(&format!("its journal lacks a part of row {record}"));
     }
@@ -92,13 +90,13 @@ fn copy(files: &Files, meta: Meta, merged: &Merged, blocks: u32, end: Lsn) -> Me
     let mut batch = Batch::new(key, ImageKind::Absorb);
     let mut fresh = || buffers::extend(key, Fork::Main);
     let mut row = Vec::new();
+    let open: HashSet<(u32, u16)> = merged.open.iter().map(|open| (open.place.block, open.place.offset)).collect();
     each_page(files, blocks, meta.horizon, |page| {
+        // Of transactions that are prepared: each piece as it is.
+        let held = page.entries().filter(|(offset, _)| open.contains(&(page.special.block, *offset)));
+        held.for_each(|(_, entry)| add(&mut batch, entry, &mut fresh));
         for winning in merged.winners(page) {
-            let entry = match decided(&winning.entry, &mut |xid| files.outcome(xid)) {
-                Ok(Some(entry)) => entry,
-                Ok(None) => continue,
-                Err(open) => files.refuse_open(open),
-            };
+            let Some(entry) = decided(&winning.entry, &mut |xid| files.outcome(xid)) else { continue };
             match entry.fragment {
                 Some(fragment) if fragment.index() > 0 => continue,
                 Some(_) => {

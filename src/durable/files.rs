@@ -3,8 +3,8 @@
 use super::journal;
 use crate::pg::errors::complain;
 use crate::pg::{compat, text};
+use crate::state::slots;
 use mixedcc_engine::durable::merge::{Fork, Outcome};
-use mixedcc_engine::durable::resolve::StillOpen;
 use mixedcc_engine::durable::{Malformed, Meta, Page, PAGE};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -42,7 +42,9 @@ impl Files {
         let id = pg_sys::TransactionId::from(xid as u32);
         // SAFETY: the commit log has this id, because `relfrozenxid` is at or below it (D-XID).
         unsafe {
-            if xid >= pg_sys::ReadNextFullTransactionId().value || pg_sys::TransactionIdIsInProgress(id) {
+            let is_open = || xid >= pg_sys::ReadNextFullTransactionId().value || pg_sys::TransactionIdIsInProgress(id);
+            // INV-AWAKE: it has ended with tables in memory. Its rows here get the CSN of that.
+            if slots::end_of(xid as u32).is_some() || is_open() {
                 Outcome::Open
             } else if pg_sys::TransactionIdDidCommit(id) {
                 Outcome::Committed
@@ -92,12 +94,6 @@ impl Files {
             &format!("out of memory while the rows of mixedcc table \"{}\" are loaded", self.name),
             "",
         )
-    }
-
-    /// A transaction of before the recovery has not ended.
-    #[cold]
-    pub fn refuse_open(&self, StillOpen(xid): StillOpen) -> ! {
-        self.refuse(&format!("an entry of transaction {xid}, which has not ended"))
     }
 }
 

@@ -462,7 +462,7 @@ impl Source {
     fn begin(&mut self, low: Csn, era: u64) -> Result<(), OutOfMemory> {
         loads::mine().enter(Phase::Primary, 0);
         // SAFETY: the relation is open: contract of `new`. No other process has the table.
-        match unsafe { primary::fill(self.rel, self.table) } {
+        match unsafe { primary::fill(self.rel, self.table, |_| false) } {
             Ok(None) => {}
             Ok(Some((a, b))) => self.files.refuse(&format!("rows {a} and {b} have one primary key")),
             Err(Error::OutOfMemory) => return Err(OutOfMemory),

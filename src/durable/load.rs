@@ -9,6 +9,7 @@
 
 use super::absorb::{absorb, chained_row, whole_row, Absorbed};
 use super::files::Files;
+use super::held::HeldRows;
 use super::images::Batch;
 use crate::access::primary;
 use crate::keys::partkey::PartKey;
@@ -20,6 +21,7 @@ use crate::pg::{stored, wal};
 use crate::state::above::TooLarge;
 use crate::state::errors::ok;
 use crate::state::shmem::{self, Absence};
+use crate::state::xact::recovered::{self, Came};
 use crate::state::{loads, rel, stop, xact};
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::durable::merge::{Fork, Merge, Merged, Winning};
@@ -57,12 +59,34 @@ pub unsafe fn load(rel: pg_sys::Relation, indexed: bool) -> Result<&'static Tabl
     }
     // SAFETY: `rel` is open (contract of this function); a variable of this process.
     unsafe { loads::mine().begin(pg_sys::MyDatabaseId.to_u32(), (*rel).rd_id.to_u32(), compat::now()) };
-    let loaded = Load::begin(rel, files).run(indexed);
-    if let Err(TooLarge { need }) = loaded {
-        // SAFETY: `rel` is open (contract of this function).
-        shmem::register_absent(unsafe { Files::of(rel) }.key, Absence::TooLarge, need);
+    let mut load = Load::begin(rel, files);
+    loop {
+        match load.run(indexed) {
+            Ok(table) => return Ok(table),
+            Err(Failed::TooLarge(too_large)) => {
+                // SAFETY: `rel` is open (contract of this function).
+                shmem::register_absent(unsafe { Files::of(rel) }.key, Absence::TooLarge, too_large.need);
+                return Err(too_large);
+            }
+            Err(Failed::Again) => {
+                pgrx::check_for_interrupts!();
+                compat::nap(AGAIN_US);
+                // SAFETY: `rel` is open (contract of this function).
+                load = Load::begin(rel, unsafe { Files::of(rel) });
+            }
+        }
     }
-    loaded
+}
+
+/// Before a load begins anew, microseconds.
+const AGAIN_US: i64 = 1000;
+
+/// Why a load has not come to its end.
+enum Failed {
+    /// There is no memory.
+    TooLarge(TooLarge),
+    /// A prepared transaction has ended meanwhile.
+    Again,
 }
 
 /// The bytes of memory that are not in use.
@@ -102,6 +126,7 @@ struct Load {
     slot: SlotId,
     absorbed: Absorbed,
     table: Option<&'static Table>,
+    held: HeldRows,
 }
 
 impl Drop for Load {
@@ -109,6 +134,7 @@ impl Drop for Load {
         loads::mine().end();
         LOADING.set(None);
         if let Some(table) = self.table.take() {
+            self.held.free(table);
             // SAFETY: `table` is not registered: no other process can reach it (INV-TABLE).
             unsafe { table.destroy(&self.e, self.slot) };
         }
@@ -119,22 +145,28 @@ impl Load {
     fn begin(rel: pg_sys::Relation, files: Files) -> Load {
         see_to_exit();
         let absorbed = absorb(&files);
-        Load { rel, files, e: shmem::engine(), slot: shmem::my_slot(), absorbed, table: None }
+        let held = HeldRows::default();
+        Load { rel, files, e: shmem::engine(), slot: shmem::my_slot(), absorbed, table: None, held }
     }
 
-    fn run(mut self, indexed: bool) -> Result<&'static Table, TooLarge> {
+    fn run(&mut self, indexed: bool) -> Result<&'static Table, Failed> {
         loads::mine().enter(Phase::Newest, self.blocks());
         let merged = self.merge();
+        self.held = HeldRows::of(&self.files, &merged);
         loads::mine().enter(Phase::Memory, self.blocks());
-        self.make_room(&merged)?;
+        self.make_room(&merged).map_err(Failed::TooLarge)?;
         self.e.pin(self.slot);
         loads::mine().enter(Phase::Rows, self.blocks());
         let filled = self.fill(&merged, indexed);
         // INV-LOADED.
         self.e.advance_clock(merged.clock.max(self.absorbed.clock));
         self.e.advance_tokens(merged.token.max(self.absorbed.token));
-        let registered = filled.ok().and(self.table).filter(|table| shmem::register(table) == Some(true));
-        let Some(table) = registered else { return Err(TooLarge { need: self.need(&merged) }) };
+        let came = filled.ok().and(self.table).map_or(Came::NoMemory, |table| self.register(table));
+        let table = match (came, self.table) {
+            (Came::In, Some(table)) => table,
+            (Came::Again, _) => return Err(Failed::Again),
+            _ => return Err(Failed::TooLarge(TooLarge { need: self.need(&merged) })),
+        };
         self.table = None;
         LOADING.set(None);
         if self.absorbed.replayed {
@@ -144,6 +176,18 @@ impl Load {
         }
         stop::reach("load-registered");
         Ok(table)
+    }
+
+    /// The table is complete: others find it from now on.
+    fn register(&self, table: &'static Table) -> Came {
+        let register = || shmem::register(table) == Some(true);
+        if self.held.is_empty() {
+            return if register() { Came::In } else { Came::NoMemory };
+        }
+        table.recovered.store(1, Ordering::SeqCst);
+        stop::reach("load-held");
+        // SAFETY: the relation is open: contract of `load`.
+        recovered::enter(unsafe { (*self.rel).rd_id }, table, &self.held.held(), register)
     }
 
     fn blocks(&self) -> u64 {
@@ -183,8 +227,7 @@ impl Load {
             let added = if is_due(page) {
                 clock = clock.max(page.special.csn_max);
                 resolved += 1;
-                let made = resolve(page, &mut again, &mut log);
-                made.unwrap_or_else(|open| self.files.refuse_open(open));
+                resolve(page, &mut again, &mut log);
                 self.replace(&mut batch, block, &again);
                 self.files.page(Fork::Main, block, &again).map_or(Ok(()), |page| merge.add(&page, &mut log))
             } else {
@@ -245,7 +288,8 @@ impl Load {
     /// The same for rows with so many bytes in the file.
     fn need_for(&self, merged: &Merged, bytes: u64) -> u64 {
         let rows = merged.records().filter(|(_, winner)| !winner.tomb).count() as u64;
-        let fixed = self.len(merged) * (size_of::<Record>() as u64 + 5) + (1 << 16);
+        let held = self.held.pages() * PAGE as u64;
+        let fixed = self.len(merged) * (size_of::<Record>() as u64 + 5) + (1 << 16) + held;
         (fixed + bytes + rows * (VERSION_HEADER as u64 + 14 + KEY)) / 8 * 9
     }
 
@@ -266,29 +310,44 @@ impl Load {
         let durable = table.make_durable(&self.e, self.slot, false)?;
         // SAFETY: the relation is open: contract of `load`.
         let partkey = unsafe { PartKey::parse(self.rel, table.map()) };
-        let mut second = Second { load: self, table, durable, partkey, counts: Counts::default(), row: Vec::new() };
+        let held = std::mem::take(&mut self.held);
+        let mut second =
+            Second { load: self, table, durable, partkey, counts: Counts::default(), row: Vec::new(), held };
         let mut done = Ok(());
         self.each_page(true, |block, page| {
+            if !second.held.is_empty() {
+                page.entries().for_each(|(_, entry)| second.held.look(&entry));
+            }
             for winning in merged.winners(page) {
                 if done.is_ok() {
                     done = second.take(merged, block, &winning);
                 }
             }
         });
-        done?;
-        let counts = Counts { blocks: buffers::blocks(self.files.key, Fork::Main).into(), ..second.counts };
+        let Second { partkey, counts, mut held, .. } = second;
+        let made = done.and_then(|()| held.make(&self.files, (self.rel, &partkey, table)));
+        self.held = held;
+        made?;
+        let counts = Counts { blocks: buffers::blocks(self.files.key, Fork::Main).into(), ..counts };
         durable.set_counts(counts);
         durable.raise_horizon(self.absorbed.meta.horizon);
         durable.raise_high(len as u32);
         durable.take_flag(); // The files have it.
         table.end_load(indexed);
-        self.fill_primary(table)
+        self.fill_primary(table)?;
+        // SAFETY: the relation is open: contract of `load`. No other process has the table.
+        match unsafe { self.held.enter(self.rel, table) } {
+            Err(Error::OutOfMemory) => return Err(OutOfMemory),
+            x => ok(x),
+        }
+        self.held.write(&self.files, durable);
+        Ok(())
     }
 
     fn fill_primary(&self, table: &'static Table) -> Result<(), OutOfMemory> {
         loads::mine().enter(Phase::Primary, 0);
         // SAFETY: the relation is open: contract of `load`. No other process has the table.
-        match unsafe { primary::fill(self.rel, table) } {
+        match unsafe { primary::fill(self.rel, table, |no| self.held.is_insert(no)) } {
             Ok(None) => Ok(()),
             Ok(Some((a, b))) => self.files.refuse(&format!("rows {a} and {b} have one primary key")),
             Err(Error::OutOfMemory) => Err(OutOfMemory),
@@ -322,6 +381,7 @@ struct Second<'a> {
     counts: Counts,
     /// A stored row in pieces.
     row: Vec<u8>,
+    held: HeldRows,
 }
 
 impl Second<'_> {
@@ -331,6 +391,7 @@ impl Second<'_> {
         self.counts.live_bytes += entry.size() as u64;
         match (entry.kind, entry.fragment) {
             (Kind::Row, None) => {
+                self.held.note_below(entry.record, entry.csn, Some(entry.payload));
                 self.put(entry.record, entry.payload)?;
                 self.settle(entry, Place { block, long: false });
             }
@@ -345,12 +406,16 @@ impl Second<'_> {
                         home = write_chain(files, entry, &row);
                     }
                 }
+                self.held.note_below(entry.record, entry.csn, Some(&row));
                 let put = self.put(entry.record, &row);
                 self.row = row;
                 put?;
                 self.settle(entry, home);
             }
-            (Kind::Tomb, _) => self.settle(entry, Place { block, long: false }),
+            (Kind::Tomb, _) => {
+                self.held.note_below(entry.record, entry.csn, None);
+                self.settle(entry, Place { block, long: false });
+            }
             _ => {}
         }
         Ok(())

@@ -8,6 +8,7 @@ mod companion;
 mod decode;
 mod describe;
 mod files;
+mod held;
 pub mod images;
 mod journal;
 pub mod live;

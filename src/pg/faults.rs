@@ -66,6 +66,12 @@ pub enum Fault {
     PreparedStaysPending,
     /// A table that a prepared transaction has used may be loaded.
     NotAsleep,
+    /// A table that is loaded after the end of a prepared transaction shows its rows to all.
+    EndForgotten,
+    /// A load leaves pending entries in blocks that others may use.
+    PendingHomeless,
+    /// No process waits for the locks of ranges that a prepared transaction had before the start.
+    RangesForgotten,
     /// A table that a prepared transaction may drop is left with dirty rows.
     LeavesDirty,
     /// A process uses a table beside the change that a decided transaction has left.
@@ -128,6 +134,9 @@ mod switch {
         ("prepared_window_early", Fault::PreparedWindowEarly),
         ("prepared_stays_pending", Fault::PreparedStaysPending),
         ("not_asleep", Fault::NotAsleep),
+        ("end_forgotten", Fault::EndForgotten),
+        ("pending_homeless", Fault::PendingHomeless),
+        ("ranges_forgotten", Fault::RangesForgotten),
         ("leaves_dirty", Fault::LeavesDirty),
         ("kept_ignored", Fault::KeptIgnored),
         ("half_shown", Fault::HalfShown),

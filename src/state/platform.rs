@@ -46,6 +46,10 @@ pub const TAG_ATTACH: u16 = 10;
 
 /// A permanent table that prepared transactions have used (see `state/xact/prepared.rs`).
 pub const TAG_PREPARED: u16 = 13;
+/// The same, if rows of the table's files tell all of it (see `state/xact/recovered.rs`).
+pub const TAG_WRITTEN: u16 = 14;
+/// The same, but rows are locked as if their keys had changed.
+pub const TAG_WRITTEN_STRONGER: u16 = 15;
 
 /// A lock tag of ours.
 pub fn lock_tag(a: u32, b: u32, c: u32, kind: u16) -> pg_sys::LOCKTAG {

@@ -99,10 +99,10 @@ static USED_PERMANENT: Local<Vec<&'static RelInfo>> = Local::new(Vec::new());
 
 /// The permanent tables of ours that the transaction has used. Also if nothing is left of that, as
 /// after ROLLBACK TO. The caller opens no relation while it keeps the iterator.
-pub fn used_permanent() -> impl Iterator<Item = pg_sys::Oid> {
+pub fn used_permanent() -> impl Iterator<Item = &'static RelInfo> {
     // SAFETY: a process has one thread, and no other reference to the list is in use (contract of
     // this function).
-    unsafe { USED_PERMANENT.get_mut() }.iter().map(|info| info.oid)
+    unsafe { USED_PERMANENT.get_mut() }.iter().copied()
 }
 
 #[cold]
@@ -131,6 +131,9 @@ pub unsafe fn info(rel: pg_sys::Relation) -> &'static RelInfo {
     if xact::is_kept(info.table) {
         // SAFETY: as above.
         info = unsafe { after_decided(rel) };
+    }
+    if info.table.recovered.load(Ordering::SeqCst) != 0 {
+        xact::recovered::await_recovered(info);
     }
     if info.era != 0 {
         // SAFETY: `rel` is open, and this its table (contract of this function).
@@ -173,15 +176,15 @@ pub fn used_live() -> Vec<Used> {
     live.map(|info| Used { oid: info.oid, key: info.key, era: info.era, table: info.table }).collect()
 }
 
-/// The same, if it is known already, and not a table of a standby, which may have to be made ready.
-/// Does not fail.
+/// The same, if it is known already, and can be used at once. A table of a standby may have to be
+/// made ready, and one with recovered rows may have to be awaited (INV-AWAKE). Does not fail.
 ///
 /// # Safety
 /// A valid relation of ours.
 #[inline]
 pub unsafe fn known(rel: pg_sys::Relation) -> Option<&'static RelInfo> {
     // SAFETY: the contract of this function.
-    unsafe { known_any(rel) }.filter(|info| info.era == 0)
+    unsafe { known_any(rel) }.filter(|info| info.era == 0 && info.table.recovered.load(Ordering::SeqCst) == 0)
 }
 
 /// # Safety

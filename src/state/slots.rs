@@ -9,7 +9,8 @@
 //! the last two are taken for good: they are the anchors'.
 //!
 //! Two arrays say so: the slot of each PGPROC, and what each slot has. A third one has the ids of
-//! prepared transactions. The last word says whether a process ends some of these.
+//! prepared transactions. A word says whether a process ends some of these. The last words have the
+//! ends of those that were prepared before the start (`xact/recovered.rs`).
 //!
 //! A process that looks up the PGPROC of another slot may see the one before. Then it wakes a
 //! process without cause, or shows the number of the wrong one. A slot that has no process is never
@@ -18,7 +19,7 @@
 use crate::pg::compat::{self, ProcNo};
 use crate::pg::local::Local;
 use crate::pg::wal;
-use mixedcc_engine::csn::SlotId;
+use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::primitive::{AtomicU32, Ordering};
 use pgrx::pg_sys;
 
@@ -65,9 +66,14 @@ pub fn is_anchor(slot: SlotId) -> bool {
     slot as usize >= count() - anchors()
 }
 
+/// Words for the ends of recovered transactions: their number, then three for each.
+fn ends() -> usize {
+    1 + 3 * (count() - procs())
+}
+
 /// Bytes of shared memory.
 pub fn size() -> usize {
-    (procs() + 2 * count() + 1) * size_of::<AtomicU32>()
+    (procs() + 2 * count() + 1 + ends()) * size_of::<AtomicU32>()
 }
 
 /// Finds the map, or makes it. Called with AddinShmemInitLock.
@@ -91,6 +97,7 @@ pub unsafe fn startup() {
         };
         (0..count()).for_each(|slot| proc_of(slot as SlotId).store(has(slot), Ordering::SeqCst));
         set_finishing(false);
+        end_word(0).store(0, Ordering::SeqCst);
     }
 }
 
@@ -128,6 +135,31 @@ pub fn is_finishing() -> bool {
 /// This process, which has the lock, begins or has ended (see [`is_finishing`]).
 pub fn set_finishing(yes: bool) {
     word(procs() + 2 * count()).store(yes.into(), Ordering::SeqCst);
+}
+
+/// A word of the ends of recovered transactions.
+fn end_word(n: usize) -> &'static AtomicU32 {
+    assert!(n < ends());
+    word(procs() + 2 * count() + 1 + n)
+}
+
+/// A transaction that was prepared before the start has committed at this CSN, with rows in memory.
+/// There are at most as many as PostgreSQL has brought back. The caller has the lock of finishing.
+pub fn note_end(xid: u32, csn: Csn) {
+    let n = end_word(0).load(Ordering::SeqCst);
+    let at = 1 + 3 * n as usize;
+    for (i, part) in [xid, csn as u32, (csn >> 32) as u32].into_iter().enumerate() {
+        end_word(at + i).store(part, Ordering::SeqCst);
+    }
+    end_word(0).store(n + 1, Ordering::SeqCst);
+}
+
+/// The CSN at which such a transaction has committed, if it has. Words that are counted do not
+/// change.
+pub fn end_of(xid: u32) -> Option<Csn> {
+    let part = |n: usize| end_word(n).load(Ordering::SeqCst);
+    let all = (0..part(0) as usize).map(|i| 1 + 3 * i);
+    all.filter(|at| part(*at) == xid).map(|at| u64::from(part(at + 1)) | u64::from(part(at + 2)) << 32).next()
 }
 
 /// (INV-SLOT)
@@ -183,13 +215,22 @@ pub fn has_no_snapshot(slot: SlotId) -> bool {
 
 /// Takes a spare slot for this process. False: there is none.
 pub fn take_spare() -> bool {
+    debug_assert!(NEXT.get().is_none());
+    NEXT.set(take());
+    NEXT.get().is_some()
+}
+
+/// Takes a spare slot for a transaction that was prepared before the start, and has this id.
+pub fn take_for(xid: u32) -> Option<SlotId> {
+    let slot = take()?;
+    xid_of(slot).store(xid, Ordering::SeqCst);
+    Some(slot)
+}
+
+fn take() -> Option<SlotId> {
     let all = procs()..count();
     let mut free = all.map(|n| n as SlotId).chain(0..procs() as SlotId);
-    let take =
-        |slot: &SlotId| proc_of(*slot).compare_exchange(SPARE, TAKEN, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-    debug_assert!(NEXT.get().is_none());
-    NEXT.set(free.find(take));
-    NEXT.get().is_some()
+    free.find(|slot| proc_of(*slot).compare_exchange(SPARE, TAKEN, Ordering::SeqCst, Ordering::SeqCst).is_ok())
 }
 
 /// The transaction was not prepared: the slot is spare again.

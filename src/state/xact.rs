@@ -29,6 +29,7 @@ pub mod parallel;
 mod parts;
 mod pending;
 pub mod prepared;
+pub mod recovered;
 pub mod rests;
 mod rows;
 mod snapshots;

@@ -1,20 +1,17 @@
-//! Pending entries after a recovery: their transactions are decided.
+//! Pending entries after a recovery: their transactions are decided, or prepared.
 
 use super::merge::{Log, Outcome};
 use super::page::{Page, PageKind, PageMut, HAS_PENDING, LONG, PAGE};
 use super::Entry;
 
-/// A transaction of before the recovery is still open: its full id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StillOpen(pub u64);
-
 /// An entry as it stays. `None`: its transaction has aborted, or a decided entry has replaced it.
-pub fn decided<'a>(entry: &Entry<'a>, log: Log) -> Result<Option<Entry<'a>>, StillOpen> {
-    let Some(xid) = entry.pending else { return Ok(Some(*entry)) };
+/// That of a transaction which is prepared stays pending.
+pub fn decided<'a>(entry: &Entry<'a>, log: Log) -> Option<Entry<'a>> {
+    let Some(xid) = entry.pending else { return Some(*entry) };
     match log(xid) {
-        Outcome::Committed => Ok(Some(Entry { pending: None, ..*entry })),
-        Outcome::Aborted | Outcome::Older => Ok(None),
-        Outcome::Open => Err(StillOpen(xid)),
+        Outcome::Committed => Some(Entry { pending: None, ..*entry }),
+        Outcome::Open => Some(*entry),
+        Outcome::Aborted | Outcome::Older => None,
     }
 }
 
@@ -24,17 +21,17 @@ pub fn is_due(page: &Page) -> bool {
 }
 
 /// Writes an image page again, with its entries as they stay. It has the same block and chain.
-pub fn resolve<'p>(page: &Page, to: &'p mut [u8; PAGE], log: Log) -> Result<PageMut<'p>, StillOpen> {
+pub fn resolve<'p>(page: &Page, to: &'p mut [u8; PAGE], log: Log) -> PageMut<'p> {
     let special = page.special;
     let mut to = PageMut::begin(to, PageKind::Image, special.block, special.flags & LONG, special.a, special.b);
     to.tell_token(special.token_max);
     for (_, entry) in page.entries() {
-        if let Some(entry) = decided(&entry, log)? {
+        if let Some(entry) = decided(&entry, log) {
             let fits = to.append(&entry).is_some();
-            debug_assert!(fits, "entries only become shorter");
+            debug_assert!(fits, "entries never become longer");
         }
     }
-    Ok(to)
+    to
 }
 
 #[cfg(all(test, not(loom)))]
@@ -58,14 +55,17 @@ mod tests {
             _ => Outcome::Older,
         };
         let mut again = [0; PAGE];
-        resolve(&read, &mut again, &mut log).expect("all are decided");
+        resolve(&read, &mut again, &mut log);
         let again = Page::read(&again, 7).unwrap().unwrap();
         assert!(!is_due(&again));
         assert_eq!((again.special.b, again.special.flags), (8, LONG));
         let left: Vec<_> = again.entries().map(|(_, e)| (e.csn, e.pending)).collect();
         assert_eq!(left, [(1, None), (2, None)]);
         let mut open = [0; PAGE];
-        let open = resolve(&read, &mut open, &mut |_| Outcome::Open);
-        assert_eq!(open.err(), Some(StillOpen(10)));
+        resolve(&read, &mut open, &mut |xid| if xid == 10 { Outcome::Open } else { Outcome::Aborted });
+        let open = Page::read(&open, 7).unwrap().unwrap();
+        assert!(is_due(&open), "it is looked at again");
+        let left: Vec<_> = open.entries().map(|(_, e)| (e.csn, e.pending)).collect();
+        assert_eq!(left, [(1, None), (2, Some(10))]);
     }
 }

@@ -98,6 +98,33 @@ impl Table {
         NonNull::new(payload).ok_or(OutOfMemory)
     }
 
+    /// A version for a row of partition `part`, or a tombstone, that a prepared transaction has
+    /// written in this table (INV-RECOVERED). The caller fills its `len` bytes.
+    pub fn load_pending(
+        &self,
+        e: &Engine,
+        slot: SlotId,
+        part: u16,
+        len: u32,
+        flags: u32,
+    ) -> Result<NonNull<Version>, OutOfMemory> {
+        let node = e.region.node_of_partition(part.into());
+        let v = e.region.alloc_on(node, slot as usize, VERSION_HEADER + len as usize)?.cast::<Version>();
+        // SAFETY: INV-VERSION: fresh memory with room for header and payload.
+        unsafe { Version::init(v.as_ptr(), Stamp::ABORTED, len, flags) };
+        Ok(v)
+    }
+
+    /// Puts the version of such a transaction's insert, of partition `part`, into record `n`. It is
+    /// called before [`Table::end_load`]. The caller has exclusive access.
+    pub fn load_insert(&self, n: u64, part: u16, version: NonNull<Version>) -> Result<(), OutOfMemory> {
+        let r = self.record(n).filter(|r| r.head().is_null()).ok_or(OutOfMemory)?;
+        r.part.iter().for_each(|to| to.store(part, Ordering::Relaxed));
+        r.set_head(version.as_ptr());
+        r.state.store(REC_USED, Ordering::Release);
+        Ok(())
+    }
+
     /// All rows are loaded. The other numbers are free; or dead, if index entries may have them
     /// (INV-SAVE).
     pub fn end_load(&self, may_be_indexed: bool) {

@@ -10,15 +10,17 @@
 //! partitions of tables that the platform keeps. So it has no pin, unless it holds locks of ranges.
 
 use super::kept::KeptChange;
-use super::{Level, Stage, Txn};
+use super::{Level, Stage, Txn, WriteKind};
 use crate::csn::Csn;
 use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
+use crate::lock::Mode;
 use crate::open::TAKING;
 use crate::partition::{Partition, Tally};
 use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
 use crate::shared::Engine;
+use crate::table::Table;
 
 /// Naps in which a transaction that is being prepared waits for another prepared one: about a
 /// second. The other one may wait for it on another server.
@@ -47,6 +49,17 @@ impl Guards {
     /// Those of a transaction that was prepared by another process.
     pub fn raised(read: &[&'static Partition], written: &[&'static Partition]) -> Guards {
         Guards { read: read.to_vec(), written: written.to_vec(), raised: true }
+    }
+
+    /// The transaction has written in these partitions, too, before the start of the engine.
+    pub fn recover(&mut self, e: &Engine, written: &[&'static Partition]) {
+        if self.raised {
+            written.iter().for_each(|p| p.kept_writers.enter());
+            self.written.extend_from_slice(written);
+        } else {
+            self.written = written.to_vec();
+            self.raise(e);
+        }
     }
 
     fn raise(&mut self, e: &Engine) {
@@ -187,6 +200,24 @@ impl Txn {
         read.extend(self.scans.partitions().map(|at| at.partition()));
         tidy(read);
         tidy(written);
+    }
+
+    /// After [`Txn::prepare_ahead_locks`]: is all that it protects in a table told by the rows that
+    /// it has written there? `None`: it has locked other rows, or has read. `Some(true)`: it has
+    /// locked rows whose key it has not changed as if it had.
+    pub fn only_writes(&self, table: &Table) -> Option<bool> {
+        let locks = self.locks.all.iter().filter_map(|l| Some((l, l.rec?)));
+        let mut stronger = false;
+        for (l, r) in locks.filter(|(_, r)| std::ptr::eq(r.table, table)) {
+            let kind = self.writes[self.writes.last_of(r)? as usize].kind;
+            stronger |= kind == WriteKind::Update && l.mode == Mode::Update;
+        }
+        self.guards.read.is_empty().then_some(stronger)
+    }
+
+    /// Does it hold the lock of a partition?
+    pub fn locks_partition(&self) -> bool {
+        self.locks.all.iter().any(|l| l.partition)
     }
 
     /// Guards stand for what it has read.

@@ -234,6 +234,19 @@ impl WriteSet {
         self.linked = self.all.len();
     }
 
+    /// Adds the first write of a record, which is linked already.
+    pub fn add_linked(&mut self, w: Write) {
+        debug_assert_eq!(self.linked, self.all.len());
+        self.push(w);
+        self.linked = self.all.len();
+    }
+
+    /// Forgets the writes from the number `from` on, of a table that no process can reach.
+    pub fn forget_linked(&mut self, from: usize) {
+        self.all.truncate(from);
+        (self.linked, self.sorted) = (self.all.len(), self.sorted.min(from));
+    }
+
     /// Adds the first write of a record.
     #[inline]
     pub fn add_first(&mut self, w: Write) {

@@ -88,7 +88,7 @@ impl Move {
         // Entries of dead rows may be in indexes.
         new.end_load(true);
         // SAFETY: `rel` is open and of ours (contract of this function). The transaction is pinned.
-        match unsafe { primary::fill(rel, new) } {
+        match unsafe { primary::fill(rel, new, |_| false) } {
             Ok(None) => {}
             Ok(Some((a, b))) => error!("mixedcc: rows {a} and {b} have one primary key"),
             Err(x) => raise(x),

@@ -89,6 +89,38 @@ pub unsafe fn wait_for_end(ident: u64) {
     unsafe { pg_sys::VirtualXactLock(vxid, true) };
 }
 
+/// The name of a transaction that was prepared before the start, by its id.
+pub fn ident_of_recovered(xid: u32) -> u64 {
+    ident(-1, xid)
+}
+
+/// Is it such a name?
+pub fn is_recovered(ident: u64) -> bool {
+    (ident >> 32) as i32 == -1
+}
+
+/// The ids of transactions that were prepared before the start, and hold a lock that conflicts with
+/// this mode.
+///
+/// # Safety
+/// The caller lets an ERROR unwind.
+pub unsafe fn recovered_holders(tag: &pg_sys::LOCKTAG, mode: i32) -> Vec<u32> {
+    let mut n = 0;
+    // SAFETY: any tag and mode is answered, by an array of `n` elements in the current memory
+    // context, which is copied and then freed once. (It is empty if `n` is 0.)
+    unsafe {
+        let all = pg_sys::GetLockConflicts(tag, mode, &mut n);
+        let found = std::slice::from_raw_parts(all, n as usize);
+        #[cfg(any(feature = "pg15", feature = "pg16"))]
+        let backend = |v: &pg_sys::VirtualTransactionId| v.backendId;
+        #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+        let backend = |v: &pg_sys::VirtualTransactionId| v.procNumber;
+        let xids = found.iter().filter(|v| backend(v) == -1).map(|v| v.localTransactionId).collect();
+        pg_sys::pfree(all.cast());
+        xids
+    }
+}
+
 /// Does another process wait for a lock of PostgreSQL's that this one has? Looks at all locks of
 /// the server.
 pub fn is_awaited() -> bool {

@@ -20,7 +20,8 @@
 //! of others until it is finished, also after a restart or promotion. Then no process has its locks
 //! and guards in memory. So PREPARE takes a lock of PostgreSQL's for each permanent table that it
 //! keeps in this way. PostgreSQL's two-phase state brings these locks back before it lets anyone
-//! in. A load waits for them, outside of the lock of INV-ATTACH: the whole table sleeps. When it is
+//! in. A load waits for them, outside of the lock of INV-ATTACH: the whole table sleeps, but for
+//! what rows tell (INV-AWAKE). When it is
 //! loaded, all transactions that have used it are decided, and the commit log knows the outcome of
 //! each pending entry of its files. While the server runs, the table is in memory, and no process
 //! waits for these locks.
@@ -38,7 +39,7 @@ use crate::pg::faults::{self, Fault};
 use crate::pg::{compat, wal};
 use crate::state::durable::commit;
 use crate::state::errors::raise;
-use crate::state::platform::{lock_tag, PG, TAG_PREPARED};
+use crate::state::platform::{lock_tag, PG, TAG_PREPARED, TAG_WRITTEN, TAG_WRITTEN_STRONGER};
 use crate::state::stop::reach;
 use crate::state::{rel, shmem, slots};
 use mixedcc_engine::csn::SlotId;
@@ -58,7 +59,6 @@ pub fn before() {
         }
         let b = backend();
         if is_kept(&b.txn) {
-            refuse_to_apply();
             take_spare();
             if let Err(e) = b.commit.before_prepare(&mut b.txn, keep_tables) {
                 raise(e);
@@ -95,36 +95,48 @@ fn refuse() -> Vec<KeptChange> {
     })
 }
 
-/// A subscription with two_phase prepares what it applies. After a restart the tables would sleep
-/// until it has applied the end (INV-ASLEEP), and it would wait for them before it comes to that.
-fn refuse_to_apply() {
-    // SAFETY: reads a variable of this process.
-    if unsafe { pg_sys::IsLogicalWorker() } && rel::used_permanent().next().is_some() {
-        unsupported(
-            "a subscription cannot prepare transactions over permanent mixedcc tables",
-            "Create it with two_phase = off: it applies them when they are committed.",
-        );
-    }
-}
-
 /// The permanent tables whose rows it has written or locked, and those that it has read if what it
-/// has read must stay: others do not load them before it is finished (INV-ASLEEP).
+/// has read must stay: what a load of them must know before it is finished (INV-ASLEEP, INV-AWAKE).
 fn keep_tables(t: &Txn) {
     if faults::on(Fault::NotAsleep) {
         return;
     }
     let least = if t.guards_reads() { pg_sys::AccessShareLock } else { pg_sys::RowShareLock } as i32;
-    for oid in rel::used_permanent() {
+    for info in rel::used_permanent() {
         // A savepoint that was rolled back has given its locks up, and keeps no table.
-        if (least..=pg_sys::AccessExclusiveLock as i32).any(|mode| compat::holds_relation(oid, mode)) {
-            // SAFETY: a transaction is running, so it has an owner. Any tag can be locked. An ERROR
-            // unwinds, and the transaction is undone.
-            unsafe {
-                owned_by(pg_sys::TopTransactionResourceOwner, || {
-                    pg_sys::LockAcquire(&kept_tag(oid), pg_sys::ShareLock as i32, false, false);
-                });
-            }
+        let holds =
+            |from: i32| (from..=pg_sys::AccessExclusiveLock as i32).any(|m| compat::holds_relation(info.oid, m));
+        if !holds(least) {
+            continue;
         }
+        // It has defined something, or has locked the table as commands do that define.
+        let defines = holds(pg_sys::ShareUpdateExclusiveLock as i32);
+        let tag = match t.only_writes(info.table) {
+            Some(stronger) if !defines => written_tag(info.oid, stronger),
+            _ => kept_tag(info.oid),
+        };
+        if tag.locktag_field4 == TAG_PREPARED || t.locks_partition() {
+            refuse_to_apply();
+        }
+        // SAFETY: a transaction is running, so it has an owner. Any tag can be locked. An ERROR
+        // unwinds, and the transaction is undone.
+        unsafe {
+            owned_by(pg_sys::TopTransactionResourceOwner, || {
+                pg_sys::LockAcquire(&tag, pg_sys::ShareLock as i32, false, false);
+            });
+        }
+    }
+}
+
+/// A subscription with two_phase prepares what it applies, and goes on to apply others. It would
+/// wait for itself, at once or after a restart, where what it has prepared keeps more than rows.
+fn refuse_to_apply() {
+    // SAFETY: reads a variable of this process.
+    if unsafe { pg_sys::IsLogicalWorker() } {
+        unsupported(
+            "a subscription cannot prepare a transaction that keeps more of a mixedcc table than the rows that it has written",
+            "Let it apply at READ COMMITTED, into tables whose protocol locks no partitions, without triggers that lock rows; or create it with two_phase = off.",
+        );
     }
 }
 
@@ -132,6 +144,20 @@ fn keep_tables(t: &Txn) {
 fn kept_tag(oid: pg_sys::Oid) -> pg_sys::LOCKTAG {
     // SAFETY: reads a variable of this process.
     lock_tag(unsafe { pg_sys::MyDatabaseId }.to_u32(), oid.to_u32(), 0, TAG_PREPARED)
+}
+
+/// The same, if rows of its files tell all of it (INV-AWAKE).
+pub(super) fn written_tag(oid: pg_sys::Oid, stronger: bool) -> pg_sys::LOCKTAG {
+    let kind = if stronger { TAG_WRITTEN_STRONGER } else { TAG_WRITTEN };
+    // SAFETY: reads a variable of this process.
+    lock_tag(unsafe { pg_sys::MyDatabaseId }.to_u32(), oid.to_u32(), 0, kind)
+}
+
+/// Waits until a transaction that was prepared before the start of the server is finished.
+pub(super) fn await_end(xid: u32) {
+    // SAFETY: a transaction is running. An ERROR unwinds.
+    unsafe { compat::wait_for_end(compat::ident_of_recovered(xid)) };
+    finish_decided();
 }
 
 /// A permanent relation of this database is about to be loaded: waits until the transactions are
@@ -202,13 +228,16 @@ fn finish_all() {
     let e = shmem::engine();
     // In this order: a process that has taken a transaction out of its slot has said so before.
     if e.kept_slots().any(|slot| is_decided(slot)) || slots::is_finishing() {
-        shmem::finishing(|| {
-            slots::set_finishing(true);
-            let decided = e.kept_slots().filter(|slot| is_decided(*slot));
-            decided.for_each(|slot| finish(e, slot));
-            slots::set_finishing(false);
-        });
+        shmem::finishing(|| finish_locked(e));
     }
+}
+
+/// The same for a caller that has the lock.
+pub(super) fn finish_locked(e: Engine) {
+    slots::set_finishing(true);
+    let decided = e.kept_slots().filter(|slot| is_decided(*slot));
+    decided.for_each(|slot| finish(e, slot));
+    slots::set_finishing(false);
 }
 
 fn is_decided(slot: SlotId) -> bool {
@@ -225,11 +254,15 @@ fn finish(e: Engine, slot: SlotId) {
     let Some(mut t) = Txn::take_over(e, slot) else { return };
     let changes = t.kept_changes().to_vec();
     reach("prepared-taken");
+    let recovered = compat::is_recovered(e.slots[slot as usize].ident.load(Ordering::SeqCst));
     // Its tables may be dropped as soon as its guards have ended (INV-TABLE).
     e.pin(slot);
     wal::critical(|| {
         if committed {
             t.decide_prepared();
+            if recovered && !faults::on(Fault::EndForgotten) {
+                slots::note_end(u32::from(xid), t.csn());
+            }
             copies::note_commit(t.csn(), u32::from(xid).into());
             commit::mark_prepared(&t, slot);
             t.publish(&PG);

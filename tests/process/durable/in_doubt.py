@@ -106,11 +106,15 @@ def outcomes(cluster):
                     table = f"t{number}_{len(made)}"
                     fresh(cluster, table, protocol=protocol)
                     must_prepare(cluster, table, WRITES.format(table), level)
-                    made[table] = (f"in doubt, {death}, {protocol}, {level}, {end}", end)
+                    made[table] = (f"in doubt, {death}, {protocol}, {level}, {end}", end, level)
         die(cluster)
         equal(f"in doubt, {death}: all are prepared", done(cluster, "SELECT count(*) FROM pg_prepared_xacts"), [(len(made),)])
-        for turn, (table, (name, end)) in enumerate(made.items()):
-            if turn % 3:
+        for turn, (table, (name, end, level)) in enumerate(made.items()):
+            if turn % 3 and level != "SERIALIZABLE":
+                # `recovered_prepared` has more of these.
+                equal(f"{name}: a reader sees the old rows", rows(cluster, table), OLD)
+                check(f"{name}: a writer of a row waits", waits(cluster, f"UPDATE {table} SET v = 5 WHERE id = 1"))
+            elif turn % 3:
                 check(f"{name}: a reader waits", waits(cluster, f"SELECT * FROM {table}"))
                 check(f"{name}: a writer waits", waits(cluster, f"UPDATE {table} SET v = 5 WHERE id = 7"))
             done(cluster, f"{end} PREPARED '{table}'")
@@ -119,7 +123,7 @@ def outcomes(cluster):
             equal(f"{name}: its keys", attempt(cluster, f"INSERT INTO {table} VALUES (30, 2, 31)"), "23505" if end == "COMMIT" else None)
             equal(f"{name}: nothing is locked", attempt(cluster, f"UPDATE {table} SET v = v + 10 WHERE id IN (1, 3) RETURNING id"), [(1,), (3,)])
         crash(cluster)
-        for table, (name, end) in made.items():
+        for table, (name, end, _) in made.items():
             equal(f"{name}: its rows after another crash", rows(cluster, table), [(1, 11), (30, 1)] if end == "COMMIT" else [(1, 10), (2, 0), (30, 2)])
 
 
@@ -173,7 +177,7 @@ def waiters(cluster):
     for end in ENDS:
         table = f"w_{end}"
         fresh(cluster, table)
-        must_prepare(cluster, "w", WRITES.format(table))
+        must_prepare(cluster, "w", WRITES.format(table), "SERIALIZABLE")
         crash(cluster)
         reader = Waiter(cluster, f"SELECT id, v FROM {table} WHERE id IN (1, 2, 30) ORDER BY id")
         other = Waiter(cluster, f"UPDATE {table} SET v = v + 1 WHERE id = 1 RETURNING v")
@@ -323,7 +327,7 @@ def gate(cluster):
 def loaders(cluster):
     """Loaders pass over a table that is kept, and load the others. Autovacuum does not wait."""
     fresh(cluster, "kept_one", "free_one")
-    must_prepare(cluster, "p", WRITES.format("kept_one"))
+    must_prepare(cluster, "p", WRITES.format("kept_one"), "SERIALIZABLE")
     cluster.crash()
     cluster.start(**{"mixedcc.load_workers": "2", "autovacuum": "on", "autovacuum_naptime": "1", "autovacuum_vacuum_threshold": "0",
                      "autovacuum_vacuum_insert_threshold": "0", "autovacuum_analyze_threshold": "0", "log_min_messages": "log"})
@@ -393,11 +397,10 @@ def random_life(cluster, seed=7):
     for table, protocol in zip(tables, ("partcc", "occ", "2pl", "occ")):
         fresh(cluster, table, protocol=protocol)
     model, open_ones, number = {(t, i): 0 for t in tables for i in range(1, 21)}, {}, 0
-    kept = set()  # by a transaction from before the last death
     for _ in range(160):
         deed = rng.choices(("prepare", "finish", "plain", "checkpoint", "vacuum", "die"), (30, 22, 30, 5, 4, 9))[0]
         busy = {place for work in open_ones.values() for place in work}
-        free = [place for place in model if place[0] not in kept and place not in busy]
+        free = [place for place in model if place not in busy]
         if deed in ("prepare", "plain") and free:
             number += 1
             work = {place: number for place in rng.sample(free, min(len(free), rng.randint(1, 4)))}
@@ -420,19 +423,15 @@ def random_life(cluster, seed=7):
             work = open_ones.pop(gid)
             if end == "COMMIT":
                 model.update(work)
-            kept &= {t for other in open_ones.values() for t, _ in other}
         elif deed == "checkpoint":
             done(cluster, "CHECKPOINT")
         elif deed == "vacuum":
-            for table in set(tables) - kept:
+            for table in tables:
                 done(cluster, f"VACUUM (FREEZE) {table}")
         elif deed == "die":
             rng.choice((crash, restart, crash_twice))(cluster)
-            kept = {t for work in open_ones.values() for t, _ in work}
             equal(f"in doubt: a random life: prepared at {number}", {g for (g,) in done(cluster, "SELECT gid FROM pg_prepared_xacts")}, set(open_ones))
         for table in rng.sample(tables, 1):
-            if table in kept:
-                continue
             found = {(table, i): v for i, v in done(cluster, f"SELECT id, v FROM {table}")}
             if found != {place: v for place, v in model.items() if place[0] == table}:
                 equal(f"in doubt: a random life: {table} at {number}", found, {place: v for place, v in model.items() if place[0] == table})

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Prepared transactions over permanent tables, and what ends the server meanwhile: a crash, a clean
-restart, promotion of a standby, recovery to a point. The tables that they have used sleep until
-they are finished, others can be used; then all of it is there, or nothing."""
+restart, promotion of a standby, recovery to a point. Tables of which they have locked other rows
+than they have written, or that they have read at SERIALIZABLE, sleep until they are finished,
+others can be used; then all of it is there, or nothing."""
 
 import threading
 
@@ -20,8 +21,10 @@ WORK = f"""UPDATE written SET v = 1 WHERE id = 1; DELETE FROM written WHERE id =
     SAVEPOINT a; UPDATE written SET v = 7 WHERE id = 3; ROLLBACK TO a;
     INSERT INTO written VALUES (30, 1, 30, {LONG}); UPDATE written SET t = {LONG} WHERE id = 4;
     INSERT INTO child VALUES (1, 1); SELECT FROM locked WHERE id = 1 FOR SHARE; SELECT sum(v) FROM looked"""
-# What sleeps after the start of the server: also the parent, whose row the foreign key has locked.
-USED = ("written", "child", "parent", "locked")
+# What is awake after the start of the server, unless it was read at SERIALIZABLE.
+WRITTEN = {"written": 20, "child": 0}
+# What sleeps: also the parent, whose row the foreign key has locked.
+LOCKED = ("parent", "locked")
 
 
 def boss(node=None):
@@ -101,7 +104,11 @@ def asleep(name, level, node=None):
     session = boss(node)
     equal(f"{name}: it is prepared", query(session, "SELECT gid FROM pg_prepared_xacts"), [("p",)])
     query(session, "SET lock_timeout = '100ms'")
-    kept = (*USED, "looked") if level == "SERIALIZABLE" else USED
+    kept = (*LOCKED, *WRITTEN, "looked") if level == "SERIALIZABLE" else LOCKED
+    for table in set(WRITTEN) - set(kept):
+        equal(f"{name}: {table} can be read", attempt(session, f"SELECT count(*) FROM {table}"), [(WRITTEN[table],)])
+    if "written" not in kept:
+        equal(f"{name}: other rows can be written", attempt(session, "UPDATE written SET v = v WHERE id = 9"), None)
     for table in kept:
         for sql in (f"SELECT FROM {table}", f"UPDATE {table} SET id = id", f"SELECT mixedcc.load('{table}')"):
             equal(f"{name}: {sql.split()[0]} of {table} waits", attempt(session, sql), "55P03")
@@ -258,7 +265,7 @@ def commands():
     session = boss()
     tables(session, "occ")
     query(session, "ALTER TABLE written SET (autovacuum_vacuum_threshold = 0)")
-    prepare()
+    prepare(level="SERIALIZABLE")
     session.close()
     server("crash")
     session = boss()
@@ -302,7 +309,7 @@ def many():
     tables(session, "2pl")
     most = int(value(session, "SHOW max_prepared_transactions"))
     for number in range(most - 1):
-        equal(f"prepared, permanent: number {number}", prepare(f"UPDATE written SET v = 1 WHERE id = {number + 1}", gid=f"p{number}"), None)
+        equal(f"prepared, permanent: number {number}", prepare(f"SELECT FROM written WHERE id = 20 FOR KEY SHARE; UPDATE written SET v = 1 WHERE id = {number + 1}", gid=f"p{number}"), None)
     large = "INSERT INTO apart SELECT g, 1 FROM generate_series(100, 20000) g"
     equal("prepared, permanent: a large one", prepare(large, gid="large"), None)
     session.close()

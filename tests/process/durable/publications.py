@@ -262,17 +262,61 @@ def first_copies(turns):
 
 
 def two_phases():
-    """A subscription that would prepare transactions over mixedcc tables is refused in time."""
+    """A subscription with two_phase prepares in mixedcc tables, and goes on to apply other
+    transactions, also when the subscriber was started again. In the end both have the same rows."""
+    publisher, subscriber = set_up("mixedcc", "mixedcc")
+    try:
+        session = publisher.connect()
+        subscription(publisher, subscriber, "on")
+        check("a subscription with two_phase copies", wait_until(lambda: is_ready(subscriber), 60), subscriber.log()[-2000:])
+        wait_until(lambda: subscriber.ask("SELECT subtwophasestate = 'e' FROM pg_subscription"), 30)
+        prepared = lambda: subscriber.ask("SELECT count(*) FROM pg_prepared_xacts")
+        for number, end in enumerate(("COMMIT", "ROLLBACK") * 2):
+            name = f"two phases, {number}, {end}"
+            for gid in ("x", "y"):
+                key = 40 * number + (1 if gid == "x" else 21)
+                query(session, f"""BEGIN; UPDATE keyed SET v = v + 7, s = '{gid}' WHERE id = {key}; DELETE FROM keyed WHERE id = {key + 2};
+                    INSERT INTO keyed VALUES ({key + 1}, 9, repeat('{gid}', 20000)); UPDATE keyed SET id = {key + 3} WHERE id = {key + 4};
+                    UPDATE indexed SET k = 'n{key}' WHERE k = (SELECT k FROM indexed WHERE id > {key} AND k ~ '^[0-9]' ORDER BY id LIMIT 1);
+                    DELETE FROM bag WHERE n = {key % 50 + 1}; INSERT INTO bag VALUES ({key}, '{gid}'); PREPARE TRANSACTION '{gid}'""")
+            check(f"{name}: both are prepared", wait_until(lambda: prepared() == 2, 30), subscriber.log()[-2000:])
+            for life in range(2):
+                query(session, f"UPDATE keyed SET s = 'life {life}' WHERE id = 299; UPDATE indexed SET v = {1 + life + 2 * number} WHERE id = 298; INSERT INTO bag VALUES (1000, '{number} {life}')")
+                seen = lambda: subscriber.ask(f"SELECT count(*) FROM bag WHERE s = '{number} {life}'") == 1
+                check(f"{name}: others are applied, life {life}", wait_until(seen, 30), subscriber.log()[-2000:])
+                if life == 0:
+                    if number % 2:
+                        subscriber.control("stop", "-m", "fast")
+                    else:
+                        subscriber.crash()
+                    subscriber.start()
+            equal(f"{name}: prepared as before", prepared(), 2)
+            query(session, f"{end} PREPARED 'x'")
+            check(f"{name}: the first one ends", wait_until(lambda: prepared() == 1, 30), subscriber.log()[-2000:])
+            query(session, "COMMIT PREPARED 'y'")
+            check(f"{name}: both end", wait_until(lambda: prepared() == 0, 30), subscriber.log()[-2000:])
+            compare(name, publisher, subscriber)
+        session.close()
+    finally:
+        subscriber.remove()
+        publisher.remove()
+
+
+def two_phases_refused():
+    """What a subscription cannot prepare: its worker would wait for itself."""
     publisher, subscriber = set_up("heap", "mixedcc")
     try:
+        session = subscriber.connect()
+        query(session, "ALTER TABLE bag SET (mixedcc.protocol = 'partcc')")
+        session.close()
         subscription(publisher, subscriber, "on")
         check("a subscription with two_phase copies", wait_until(lambda: is_ready(subscriber), 60), subscriber.log()[-2000:])
         wait_until(lambda: subscriber.ask("SELECT subtwophasestate = 'e' FROM pg_subscription"), 30)
         session = publisher.connect()
         query(session, "BEGIN; INSERT INTO bag VALUES (-1, 'prepared'); PREPARE TRANSACTION 'x'")
-        message = "a subscription cannot prepare transactions over permanent mixedcc tables"
+        message = "a subscription cannot prepare a transaction that keeps more of a mixedcc table than the rows that it has written"
         check("it cannot prepare", wait_until(lambda: message in subscriber.log(), 30), subscriber.log()[-2000:])
-        query(session, "COMMIT PREPARED 'x'")
+        query(session, "ROLLBACK PREPARED 'x'")
         session.close()
     finally:
         subscriber.remove()
@@ -526,6 +570,7 @@ if __name__ == "__main__":
         "exports": exports,
         "snapshots": lambda: snapshots(arguments.turns),
         "two_phases": two_phases,
+        "two_phases_refused": two_phases_refused,
         "copies": lambda: first_copies(2 + arguments.turns // 10),
         "both": lambda: between("mixedcc", "mixedcc", 1),
         "to_heap": lambda: between("mixedcc", "heap", 2),

@@ -196,7 +196,7 @@ def asleep(place, steps):
     place.again()
     place.make_stock()
     for number, row in ((17, 1), (18, 2)):
-        query(place.boss, f"BEGIN; UPDATE stock SET n = -{number} WHERE id = {row}; PREPARE TRANSACTION 'order {number}'")
+        query(place.boss, f"BEGIN; SELECT FROM stock WHERE id = 3 FOR SHARE; UPDATE stock SET n = -{number} WHERE id = {row}; PREPARE TRANSACTION 'order {number}'")
     place.boss.close()
     place.control("restart", "-m", "immediate")
     place.again()
