@@ -153,7 +153,7 @@ extension_version() { sed -nE "s/^default_version = '(.*)'$/\1/p" "$repo_dir/mix
 # SQL objects are written by hand, so nothing needs cargo-pgrx.
 build_extension() { # options of cargo build...
     local library share version
-    rm -rf "$package_dir"
+    rm -rf "${package_dir:?}"
     (cd "$repo_dir" && cargo build --release --lib -p mixedcc "${pg_features[@]}" "$@") || return
     library=$package_dir$("$pg_config" --pkglibdir)
     share=$package_dir$("$pg_config" --sharedir)/extension
@@ -178,6 +178,8 @@ package_of_this_version() {
 # the old library mapped goes on undisturbed.
 install_extension() {
     local file target
+    # Without it all files of the directory would be copied to /.
+    : "${package_dir:?}"
     (cd "$package_dir" && find . -type f) | while read -r file; do
         target=/${file#./}
         cmp -s "$package_dir/$file" "$target" && continue
