@@ -44,7 +44,7 @@ impl Files {
         unsafe {
             let is_open = || xid >= pg_sys::ReadNextFullTransactionId().value || pg_sys::TransactionIdIsInProgress(id);
             // INV-AWAKE: it has ended with tables in memory. Its rows here get the CSN of that.
-            if slots::end_of(xid as u32).is_some() || is_open() {
+            if slots::end_of(xid).is_some() || is_open() {
                 Outcome::Open
             } else if pg_sys::TransactionIdDidCommit(id) {
                 Outcome::Committed

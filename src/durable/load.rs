@@ -57,22 +57,20 @@ pub unsafe fn load(rel: pg_sys::Relation, indexed: bool) -> Result<&'static Tabl
         }
         shmem::unregister(files.key);
     }
-    // SAFETY: `rel` is open (contract of this function); a variable of this process.
-    unsafe { loads::mine().begin(pg_sys::MyDatabaseId.to_u32(), (*rel).rd_id.to_u32(), compat::now()) };
-    let mut load = Load::begin(rel, files);
     loop {
-        match load.run(indexed) {
+        // SAFETY: `rel` is open (contract of this function); a variable of this process.
+        unsafe { loads::mine().begin(pg_sys::MyDatabaseId.to_u32(), (*rel).rd_id.to_u32(), compat::now()) };
+        // SAFETY: `rel` is open (contract of this function).
+        let loaded = Load::begin(rel, unsafe { Files::of(rel) }).run(indexed);
+        match loaded {
             Ok(table) => return Ok(table),
             Err(Failed::TooLarge(too_large)) => {
-                // SAFETY: `rel` is open (contract of this function).
-                shmem::register_absent(unsafe { Files::of(rel) }.key, Absence::TooLarge, too_large.need);
+                shmem::register_absent(files.key, Absence::TooLarge, too_large.need);
                 return Err(too_large);
             }
             Err(Failed::Again) => {
                 pgrx::check_for_interrupts!();
                 compat::nap(AGAIN_US);
-                // SAFETY: `rel` is open (contract of this function).
-                load = Load::begin(rel, unsafe { Files::of(rel) });
             }
         }
     }

@@ -104,7 +104,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 40] = [
+    const OURS: [(&str, Fault); 43] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),

@@ -66,9 +66,12 @@ pub fn is_anchor(slot: SlotId) -> bool {
     slot as usize >= count() - anchors()
 }
 
-/// Words for the ends of recovered transactions: their number, then three for each.
+/// Words for the end of a recovered transaction: its id and its CSN, in halves.
+const END: usize = 4;
+
+/// Words for the ends of recovered transactions: their number, and each of them.
 fn ends() -> usize {
-    1 + 3 * (count() - procs())
+    1 + END * (count() - procs())
 }
 
 /// Bytes of shared memory.
@@ -143,23 +146,25 @@ fn end_word(n: usize) -> &'static AtomicU32 {
     word(procs() + 2 * count() + 1 + n)
 }
 
-/// A transaction that was prepared before the start has committed at this CSN, with rows in memory.
-/// There are at most as many as PostgreSQL has brought back. The caller has the lock of finishing.
-pub fn note_end(xid: u32, csn: Csn) {
+/// A transaction that was prepared before the start, with this full id, has committed at this CSN,
+/// with rows in memory. There are at most as many as PostgreSQL has brought back. The caller has
+/// the lock of finishing.
+pub fn note_end(xid: u64, csn: Csn) {
     let n = end_word(0).load(Ordering::SeqCst);
-    let at = 1 + 3 * n as usize;
-    for (i, part) in [xid, csn as u32, (csn >> 32) as u32].into_iter().enumerate() {
-        end_word(at + i).store(part, Ordering::SeqCst);
+    let at = 1 + END * n as usize;
+    for (i, part) in [xid, xid >> 32, csn, csn >> 32].into_iter().enumerate() {
+        end_word(at + i).store(part as u32, Ordering::SeqCst);
     }
     end_word(0).store(n + 1, Ordering::SeqCst);
 }
 
 /// The CSN at which such a transaction has committed, if it has. Words that are counted do not
 /// change.
-pub fn end_of(xid: u32) -> Option<Csn> {
-    let part = |n: usize| end_word(n).load(Ordering::SeqCst);
-    let all = (0..part(0) as usize).map(|i| 1 + 3 * i);
-    all.filter(|at| part(*at) == xid).map(|at| u64::from(part(at + 1)) | u64::from(part(at + 2)) << 32).next()
+pub fn end_of(xid: u64) -> Option<Csn> {
+    let part = |n: usize| u64::from(end_word(n).load(Ordering::SeqCst));
+    let number = |at: usize| part(at) | part(at + 1) << 32;
+    let mut all = (0..part(0) as usize).map(|i| 1 + END * i);
+    all.find(|at| number(*at) == xid).map(|at| number(at + 2))
 }
 
 /// (INV-SLOT)

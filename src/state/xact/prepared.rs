@@ -228,6 +228,8 @@ fn finish_all() {
     let e = shmem::engine();
     // In this order: a process that has taken a transaction out of its slot has said so before.
     if e.kept_slots().any(|slot| is_decided(slot)) || slots::is_finishing() {
+        #[cfg(feature = "faults")]
+        faults::begin();
         shmem::finishing(|| finish_locked(e));
     }
 }
@@ -261,7 +263,7 @@ fn finish(e: Engine, slot: SlotId) {
         if committed {
             t.decide_prepared();
             if recovered && !faults::on(Fault::EndForgotten) {
-                slots::note_end(u32::from(xid), t.csn());
+                slots::note_end(e.slots[slot as usize].xid.load(Ordering::SeqCst), t.csn());
             }
             copies::note_commit(t.csn(), u32::from(xid).into());
             commit::mark_prepared(&t, slot);

@@ -62,7 +62,7 @@ pub fn enter(oid: pg_sys::Oid, table: &'static Table, all: &[Held], register: im
     shmem::finishing(|| {
         let e = shmem::engine();
         finish_locked(e);
-        let is_lost = |h: &Held| !is_open(h.xid) && slots::end_of(h.xid as u32).is_none();
+        let is_lost = |h: &Held| !is_open(h.xid) && slots::end_of(h.xid).is_none();
         if !all.iter().any(is_lost) {
             came = enter_locked(e, table, (all, &stronger), register);
         }
@@ -118,7 +118,7 @@ fn take_back(t: Txn, before: Before) {
 /// `None`: it had ended.
 fn enter_one(e: Engine, table: &'static Table, h: &Held, stronger: bool) -> Result<Option<Entered>, Error> {
     let xid = h.xid as u32;
-    let end = slots::end_of(xid);
+    let end = slots::end_of(h.xid);
     let mut slot = e.kept_slots().find(|slot| end.is_none() && slots::prepared_xid(*slot) == xid);
     let mut t = match slot.take().and_then(|slot| Txn::take_over(e, slot)) {
         Some(t) => t,

@@ -217,8 +217,7 @@ def between(publisher_method, subscriber_method, seed):
     try:
         load = Load(publisher, seed)
         time.sleep(0.5)
-        # A mixedcc subscriber refuses to prepare.
-        subscription(publisher, subscriber, "on" if subscriber_method == "heap" else "off")
+        subscription(publisher, subscriber, "on")
         check(f"{name}: the first copies end", wait_until(lambda: is_ready(subscriber), 90), subscriber.log()[-3000:])
         for turn in range(2):
             time.sleep(1)
