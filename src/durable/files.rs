@@ -3,7 +3,7 @@
 use super::journal;
 use crate::pg::errors::complain;
 use crate::pg::{compat, text};
-use crate::state::slots;
+use crate::state::{slots, xact};
 use mixedcc_engine::durable::merge::{Fork, Outcome};
 use mixedcc_engine::durable::{Malformed, Meta, Page, PAGE};
 use pgrx::pg_sys;
@@ -42,9 +42,13 @@ impl Files {
         let id = pg_sys::TransactionId::from(xid as u32);
         // SAFETY: the commit log has this id, because `relfrozenxid` is at or below it (D-XID).
         unsafe {
-            let is_open = || xid >= pg_sys::ReadNextFullTransactionId().value || pg_sys::TransactionIdIsInProgress(id);
-            // INV-AWAKE: it has ended with tables in memory. Its rows here get the CSN of that.
-            if slots::end_of(xid).is_some() || is_open() {
+            if xid >= pg_sys::ReadNextFullTransactionId().value || pg_sys::TransactionIdIsInProgress(id) {
+                return Outcome::Open;
+            }
+            // INV-AWAKE: one that has ended with tables in memory has a CSN there, which its rows
+            // get here. It is decided, so that it has ended after this.
+            xact::prepared::finish_decided();
+            if slots::end_of(xid).is_some() {
                 Outcome::Open
             } else if pg_sys::TransactionIdDidCommit(id) {
                 Outcome::Committed

@@ -62,10 +62,14 @@ pub fn enter(oid: pg_sys::Oid, table: &'static Table, all: &[Held], register: im
     shmem::finishing(|| {
         let e = shmem::engine();
         finish_locked(e);
+        // Before a look whether they are open: a process that finds one of them decided later waits
+        // for this section, and finds what it leaves (`Files::outcome`).
+        slots::set_finishing(true);
         let is_lost = |h: &Held| !is_open(h.xid) && slots::end_of(h.xid).is_none();
         if !all.iter().any(is_lost) {
             came = enter_locked(e, table, (all, &stronger), register);
         }
+        slots::set_finishing(false);
     });
     came
 }
