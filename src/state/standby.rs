@@ -10,7 +10,7 @@ use crate::pg::faults::{self, Fault};
 use crate::pg::wal;
 use crate::state::{rel, shmem, slots, xact};
 use mixedcc_engine::csn::{Csn, SlotId};
-use mixedcc_engine::durable::standby::{Shown, TAKING};
+use mixedcc_engine::durable::standby::{Shown, Told, TAKING};
 use mixedcc_engine::durable::wal::{Op, Stable};
 use mixedcc_engine::durable::Lsn;
 use mixedcc_engine::primitive::Ordering;
@@ -34,21 +34,18 @@ pub fn begin_life() {
 /// On a primary: tells standbys what is stable, if that is new. Returns it.
 pub fn tell() -> Csn {
     let e = shmem::engine();
-    let (told, _) = e.shared.standby.told();
-    match e.stable_upto().filter(|csn| *csn > told && wal::is_archived()) {
-        Some(csn) => log(csn, 0),
-        None => told,
+    let (last, _) = e.shared.standby.told();
+    match e.stable_upto().filter(|told| told.csn > last && wal::is_archived()) {
+        Some(told) => log(&told, 0),
+        None => last,
     }
 }
 
 /// On a primary, after each round: tells it once more. Replay that begins at the round's
 /// checkpoint, as when a standby starts, comes to this record, also if no commit follows.
 pub fn tell_again() {
-    let e = shmem::engine();
-    let (told, _) = e.shared.standby.told();
-    let csn = e.stable_upto().map_or(told, |csn| csn.max(told));
-    if csn > 0 && wal::is_archived() {
-        log(csn, 0);
+    if let Some(told) = shmem::engine().stable_upto().filter(|told| told.csn > 0 && wal::is_archived()) {
+        log(&told, 0);
     }
 }
 
@@ -61,9 +58,8 @@ pub fn tell_commit(csn: Csn) -> Option<Lsn> {
         return None;
     }
     for _ in 0..TRIES {
-        if let Some(upto) = e.stable_upto().filter(|upto| *upto >= csn) {
-            let (told, _) = e.shared.standby.told();
-            let end = insert(upto.max(told), 0);
+        if let Some(told) = e.stable_upto().filter(|told| told.csn >= csn) {
+            let end = insert(&told, 0);
             wal::flush(end);
             return Some(end);
         }
@@ -72,21 +68,22 @@ pub fn tell_commit(csn: Csn) -> Option<Lsn> {
     None
 }
 
-fn log(csn: Csn, horizon: Csn) -> Csn {
-    let end = insert(csn, horizon);
+fn log(told: &Told, horizon: Csn) -> Csn {
+    let end = insert(told, horizon);
     // With this fault, a test finds commits that no other process flushes.
     if horizon == 0 && !faults::on(Fault::LazyForgotten) {
         wal::flush_soon(end); // Only what is on disk is sent. Perhaps no commit follows.
     }
-    csn
+    told.csn
 }
 
-fn insert(csn: Csn, horizon: Csn) -> Lsn {
+fn insert(told: &Told, horizon: Csn) -> Lsn {
     let standby = &shmem::engine().shared.standby;
-    let data = Stable { life: standby.life(wal::inserted()), csn, horizon }.encode();
+    let open: Vec<u8> = told.open.iter().flat_map(|xid| xid.to_le_bytes()).collect();
+    let data = Stable { life: standby.life(wal::inserted()), csn: told.csn, horizon, open: &[] }.encode();
     // SAFETY: in a critical section, in which no other record is begun.
-    let end = wal::critical(|| unsafe { wal::insert(Op::Stable, wal::UNIMPORTANT, &[&data]) });
-    standby.tell(csn, horizon);
+    let end = wal::critical(|| unsafe { wal::insert(Op::Stable, wal::UNIMPORTANT, &[&data, &open]) });
+    standby.tell(told.csn, horizon);
     end
 }
 
@@ -95,8 +92,8 @@ fn insert(csn: Csn, horizon: Csn) -> Lsn {
 pub fn floor_of(table: &Table, floor: Csn) -> Csn {
     let tells = table.durable().is_some() && wal::is_archived() && !compat::in_recovery();
     let e = shmem::engine();
-    // Overlapping prepared transactions may hold back what is stable for long. Memory comes first.
-    if tells && floor > e.shared.standby.told().0 + 1 && !e.has_prepared() {
+    // Some prepared transactions hold back what is stable, for long perhaps. Memory comes first.
+    if tells && floor > e.shared.standby.told().0 + 1 && !e.is_held_back(floor) {
         floor.min(tell() + 1)
     } else {
         floor
@@ -106,7 +103,7 @@ pub fn floor_of(table: &Table, floor: Csn) -> Csn {
 /// On a primary: the part of what lies up to `csn` that standbys know as stable. All of it, while
 /// prepared transactions hold that back: no standby shows anything below a horizon that is told.
 pub fn told(csn: Csn) -> Csn {
-    if wal::is_archived() && !shmem::engine().has_prepared() {
+    if wal::is_archived() && !shmem::engine().is_held_back(csn) {
         csn.min(shmem::engine().shared.standby.told().0)
     } else {
         csn
@@ -116,10 +113,10 @@ pub fn told(csn: Csn) -> Csn {
 /// On a primary: index entries go of rows of which the last was deleted at `csn`, below a floor of
 /// [`floor_of`]. Their WAL records come later.
 pub fn tell_horizon(table: &Table, csn: Csn) {
-    let (told, horizon) = shmem::engine().shared.standby.told();
+    let (_, horizon) = shmem::engine().shared.standby.told();
     let tells = table.durable().is_some() && wal::is_archived();
     if tells && csn > horizon && !faults::on(Fault::HorizonLeftOut) {
-        log(told.max(1), csn);
+        log(&Told { csn: 0, open: Vec::new() }, csn);
     }
 }
 
@@ -131,11 +128,14 @@ pub fn replayed(stable: Stable, at: u64) {
         standby.forget();
         await_readers(Csn::MAX);
         standby.turn(true);
+        standby.begin(stable.life);
     }
     standby.require(stable.horizon);
-    standby.show(Shown { csn: stable.csn, life: stable.life, at, time: compat::now() });
-    // Pins of later snapshots are at or above it (INV-APPLY).
-    shmem::engine().advance_clock(stable.csn);
+    if stable.csn > 0 {
+        standby.show(Shown { csn: stable.csn, life: stable.life, at, time: compat::now() }, stable.open());
+        // Pins of later snapshots are at or above it (INV-APPLY).
+        shmem::engine().advance_clock(stable.csn);
+    }
     if stable.horizon > 0 {
         await_readers(stable.horizon);
     }
@@ -227,6 +227,12 @@ pub fn shown() -> Csn {
         pgrx::check_for_interrupts!();
         compat::nap(LOOK_US);
     }
+}
+
+/// What may be shown now, with the transactions that are open at it.
+pub fn shown_with() -> Told {
+    shown();
+    shmem::engine().shared.standby.shown_with().unwrap_or_else(|| refuse_old())
 }
 
 /// Is it known what may be shown?
