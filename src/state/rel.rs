@@ -107,6 +107,7 @@ pub fn used_permanent() -> impl Iterator<Item = &'static RelInfo> {
 
 #[cold]
 fn note_used(info: &'static RelInfo) {
+    xact::copies::check_table(info.table, || info.name.clone());
     info.used.set(true);
     // SAFETY: a process has one thread, and no other reference to the list is in use.
     unsafe { USED_PERMANENT.get_mut() }.push(info);
@@ -184,7 +185,10 @@ pub fn used_live() -> Vec<Used> {
 #[inline]
 pub unsafe fn known(rel: pg_sys::Relation) -> Option<&'static RelInfo> {
     // SAFETY: the contract of this function.
-    unsafe { known_any(rel) }.filter(|info| info.era == 0 && info.table.recovered.load(Ordering::SeqCst) == 0)
+    unsafe { known_any(rel) }.filter(|info| {
+        let is_ready = info.era == 0 && info.table.recovered.load(Ordering::SeqCst) == 0;
+        is_ready && (info.used.get() || !xact::copies::has_begun())
+    })
 }
 
 /// # Safety

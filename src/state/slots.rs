@@ -187,10 +187,15 @@ pub fn leader_slot() -> SlotId {
     slot(compat::leader_proc())
 }
 
+/// The slot of a PGPROC that a process may have.
+pub fn of_proc(proc: ProcNo) -> Option<SlotId> {
+    ((proc as usize) < procs()).then(|| slot(proc))
+}
+
 /// Slot and name of the transaction that exported a snapshot.
 pub fn exporter(snapshot_id: &str) -> Option<(SlotId, u64)> {
     let (proc, ident) = compat::exporter(snapshot_id)?;
-    ((proc as usize) < procs()).then(|| (slot(proc), ident))
+    Some((of_proc(proc)?, ident))
 }
 
 /// Sets the latch of a slot's process; if it ended, of the process that has the slot by now.

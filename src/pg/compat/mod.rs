@@ -101,7 +101,7 @@ pub use recovery::{
     startup_interrupts, with_relation,
 };
 pub use replay::{blocks_of, change_journal, restore};
-pub use replication::{makes_slot, sender_exports, sender_has_snapshot};
+pub use replication::{makes_slot, sender_exports, senders_with_snapshots};
 pub use storage::{
     create_storage, empty_index, has_init_fork, is_permanent, main_file, name_parallel_scan, page_with, relation_of,
     storage, storage_key, storage_number, storage_of, Storage, PAGE_HEADER,

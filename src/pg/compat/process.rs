@@ -216,7 +216,7 @@ pub fn leader_proc() -> ProcNo {
 
 /// # Safety
 /// An element of the array of processes.
-unsafe fn number_of(proc: *const pg_sys::PGPROC) -> ProcNo {
+pub(super) unsafe fn number_of(proc: *const pg_sys::PGPROC) -> ProcNo {
     // SAFETY: `proc` is an element of the array of processes (contract of this function).
     #[cfg(any(feature = "pg15", feature = "pg16"))]
     unsafe {

@@ -1,6 +1,6 @@
 //! Replication slots that are being made, and WAL senders whose snapshots others may import.
 
-use super::process::{lxid_of, proc_of_export};
+use super::process::{lxid_of, number_of, proc_of_export, ProcNo};
 use pgrx::pg_sys;
 use std::sync::atomic::{fence, Ordering};
 
@@ -21,24 +21,27 @@ pub fn makes_slot() -> bool {
         let mut slots = (0..pg_sys::max_replication_slots as usize).map(|n| first.add(n));
         let found = slots.any(|slot| {
             let is_logical = (*slot).in_use && (*slot).data.database != pg_sys::InvalidOid;
+            // Others export no snapshot. The maker's id is there as soon as the slot is in use.
+            let maker = std::ptr::read_volatile(&raw const (*slot).active_pid);
             let begins = std::ptr::read_volatile(&raw const (*slot).data.confirmed_flush) == 0;
             let holds = std::ptr::read_volatile(&raw const (*slot).effective_xmin) != pg_sys::InvalidTransactionId;
-            is_logical && (begins || holds)
+            is_logical && (begins || holds) && senders().any(|pid| pid == maker)
         });
         pg_sys::LWLockRelease(lock);
         found
     }
 }
 
-/// Has a WAL sender that is connected to a database a snapshot?
-pub fn sender_has_snapshot() -> bool {
+/// The WAL senders that are connected to a database and have snapshots.
+pub fn senders_with_snapshots() -> impl Iterator<Item = ProcNo> {
     // What a slot's maker has done before it let the slot go is seen from here on.
     fence(Ordering::SeqCst);
     // SAFETY: `senders` returns process ids, and each is answered: by null, or an element of the
     // array of processes, which lives as long as shared memory.
-    senders().any(|pid| unsafe {
+    senders().filter_map(|pid| unsafe {
         let proc = pg_sys::BackendPidGetProc(pid);
-        !proc.is_null() && (*proc).databaseId != pg_sys::InvalidOid && has_snapshot(proc)
+        let has = !proc.is_null() && (*proc).databaseId != pg_sys::InvalidOid && has_snapshot(proc);
+        has.then(|| number_of(proc))
     })
 }
 

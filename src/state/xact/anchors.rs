@@ -81,7 +81,9 @@ pub fn note_table() {
 
 /// Does a slot or an exported snapshot need the present anchor? In this order (INV-ANCHOR).
 fn is_needed() -> bool {
-    !faults::on(Fault::AnchorDrags) && (compat::makes_slot() || compat::sender_has_snapshot())
+    // A first copy keeps what it needs itself.
+    let needs = |proc: compat::ProcNo| !slots::of_proc(proc).is_some_and(copies::keeps);
+    !faults::on(Fault::AnchorDrags) && (compat::makes_slot() || compat::senders_with_snapshots().any(needs))
 }
 
 /// The first entry of a commit that is not done; else the next entry. Commits that were not done at
@@ -91,12 +93,15 @@ fn first_open(e: &Engine, list: Recent, before: u64) -> Option<u64> {
     let end = list.next();
     let mut open = Vec::new();
     e.take_seen(&mut open);
+    // One without an id comes into the list later, or never. One that is done was logged.
+    open.retain(|(csn, of)| e.slots[*of as usize].xid.load(Ordering::SeqCst) != 0 && e.open_commit(*of) == *csn);
     if open.is_empty() {
         return Some(end);
     }
-    let begin = before.max(end.saturating_sub(ROOM as u64));
+    let last = list.next();
+    let begin = before.max(last.saturating_sub(ROOM as u64));
     let (mut first, mut lost) = (end, begin > before);
-    for n in begin..end {
+    for n in begin..last {
         match list.read(n) {
             Found::Entry(entry) => {
                 let all = open.len();

@@ -54,6 +54,9 @@ struct Begun {
     last_table: u64,
 }
 
+/// Of the transaction: it has imported a snapshot in a WAL sender.
+static IMPORTED: Local<bool> = Local::new(false);
+
 /// Of the transaction.
 static BEGUN: Local<Option<Begun>> = Local::new(None);
 
@@ -160,16 +163,26 @@ fn begin_block() {
     BEGUN.set(Some(Begun { from, open, last_table }));
 }
 
+/// The transaction has imported a snapshot. In a WAL sender: one that it exports may be older than
+/// the anchor, so no other session reads by the anchor because of it.
+pub fn note_import() {
+    if let Some(shared) = shared().filter(|_| is_sender()) {
+        IMPORTED.set(true);
+        keeps_word(shared, shmem::my_slot()).store(1, Ordering::SeqCst);
+    }
+}
+
 /// The transaction has imported a snapshot that a WAL sender has exported for its slot. False: it
 /// is not one of these. Must be called while nothing else has used it.
-pub fn import(id: &str) -> bool {
-    let Some(shared) = shared().filter(|_| compat::sender_exports(id)) else { return false };
+pub fn import(id: &str, from: SlotId) -> bool {
+    let is_of_slot = |_: &&Shared| compat::sender_exports(id) && !keeps(from) && !is_sender();
+    let Some(shared) = shared().filter(is_of_slot) else { return false };
     let (e, slot) = (shmem::engine(), shmem::my_slot());
     e.pin_oldest(slot);
     let anchor = anchors::current(shared);
     // While the sender has its snapshot the anchor stays (INV-ANCHOR). So it was the same, and its
     // pin was there, when this process pinned.
-    let Some(Anchor { from, last_table }) = anchor.filter(|_| compat::sender_exports(id)) else {
+    let Some(Anchor { from, last_table }) = anchor.filter(|_| is_of_slot(&shared)) else {
         e.unpin(slot);
         return false;
     };
@@ -191,9 +204,10 @@ pub fn has_begun() -> bool {
 
 /// The transaction has ended.
 pub fn end_transaction() {
-    if BEGUN.take().is_none() {
+    if BEGUN.take().is_none() && !IMPORTED.replace(false) {
         return;
     }
+    IMPORTED.set(false);
     if let Some(shared) = shared() {
         keeps_word(shared, shmem::my_slot()).store(0, Ordering::SeqCst);
     }

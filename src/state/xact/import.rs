@@ -15,13 +15,14 @@ thread_local! {
 /// The transaction has imported a snapshot. Must be called while nothing else has used it.
 pub fn import_snapshot(id: &str) {
     UNKNOWN.with(|u| u.set(true));
+    copies::note_import();
     if mode() == Mode::Serializable {
         return; // its reads come through the protocols, from no snapshot
     }
     let Some((slot, ident)) = slots::exporter(id) else { return };
     let e = shmem::engine();
     let Some(kept) = e.adopt_pin(shmem::my_slot(), slot, ident, Adopter::Importer) else {
-        UNKNOWN.with(|u| u.set(mode() != Mode::RepeatableRead || !copies::import(id)));
+        UNKNOWN.with(|u| u.set(mode() != Mode::RepeatableRead || !copies::import(id, slot)));
         return;
     };
     UNKNOWN.with(|u| u.set(false));

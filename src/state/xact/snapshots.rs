@@ -100,7 +100,10 @@ pub fn adopt_snapshot(kept: Kept) {
     if compat::in_recovery() {
         standby::adopt(kept.upto);
     }
-    b.txn.e.show(b.txn.slot, kept.seen(), Adopter::Importer);
+    // What a copy leaves out was done before its clock, at which an importer would pin.
+    if !copies::has_begun() {
+        b.txn.e.show(b.txn.slot, kept.seen(), Adopter::Importer);
+    }
     let kept = match mode() {
         Mode::SerializableReadOnly => Kept { excluded: Vec::new(), ..kept },
         _ => kept,

@@ -505,6 +505,30 @@ def exports():
         time.sleep(0.3)
         query(session, "VACUUM t")
         seen = {i: 0 for i in range(1, 21)} | {5: 3, 6: 4, 7: 7, 20: 59}
+        # One that is exported again is not known, as its own clock is later than what it keeps.
+        first = importing(publisher, name)
+        query(first, "SELECT count(*) FROM t")
+        second = importing(publisher, value(first, "SELECT pg_export_snapshot()"))
+        check("an import cannot be exported", refused(lambda: query(second, "SELECT * FROM t"), psycopg2.errors.FeatureNotSupported))
+        second.close()
+        first.close()
+        # The session has used the table before, and knows it.
+        query(session, "SELECT * FROM later")
+        query(session, f"{BEGIN}; SET TRANSACTION SNAPSHOT '{name}'")
+        check("a table that was rewritten since is refused where it is known",
+              refused(lambda: query(session, "SELECT * FROM later"), psycopg2.errors.ObjectNotInPrerequisiteState))
+        query(session, "ROLLBACK")
+        # A WAL sender that has imported an old snapshot exports it.
+        third_sender = sender(publisher)
+        query(other, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM pg_class LIMIT 1")
+        old = value(other, "SELECT pg_export_snapshot()")
+        time.sleep(0.2)
+        query(third_sender, f"{BEGIN}; SET TRANSACTION SNAPSHOT '{old}'")
+        again = importing(publisher, value(third_sender, "SELECT pg_export_snapshot()"))
+        check("nor one that a WAL sender has imported", refused(lambda: query(again, "SELECT * FROM t"), psycopg2.errors.FeatureNotSupported))
+        query(other, "ROLLBACK")
+        for each in (third_sender, again):
+            each.close()
         reader = importing(publisher, name)
         equal("an import has what had committed at the slot's start", dict(query(reader, "SELECT * FROM t")), seen)
         dump = clusters.run("pg_dump", "-h", publisher.home, "-U", "postgres", f"--snapshot={name}", "--data-only", "-t", "t", "postgres")
