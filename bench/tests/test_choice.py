@@ -48,7 +48,7 @@ class Train(unittest.TestCase):
             path = pathlib.Path(directory, "model.json")
             TRAIN.write(trees, "a \"test\"", path)
             found = json.loads(path.read_text(encoding="ascii"))
-        self.assertEqual(found, {"format": 2, "about": "a \"test\"", "trees": trees})
+        self.assertEqual(found, {"format": 2, "about": "a \"test\"", "like": TRAIN.LIKE, "trees": trees})
 
     def test_a_choice_within_three_percent_of_the_best_is_right(self):
         def workload(costs):
