@@ -69,11 +69,6 @@ ALTER PUBLICATION un_p SET TABLE un_heap;
 CREATE PUBLICATION un_schema FOR TABLES IN SCHEMA public;
 CREATE PUBLICATION un_all FOR ALL TABLES;
 DROP PUBLICATION un_p, un_schema, un_all;
--- One by which Citus would move a shard, by a snapshot that does not cover it.
-CREATE PUBLICATION citus_shard_move_publication_1 FOR TABLE un_t;
-CREATE PUBLICATION citus_shard_move_publication_1 FOR TABLE un_heap;
-ALTER PUBLICATION citus_shard_move_publication_1 ADD TABLE un_t;
-DROP PUBLICATION citus_shard_move_publication_1;
 SELECT count(*) FROM pg_index WHERE indrelid = 'un_t'::regclass;
 -- A SERIALIZABLE transaction over both engines, by the setting; catalogs and temporary tables are exempt.
 \set VERBOSITY terse
