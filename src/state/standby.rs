@@ -13,7 +13,7 @@ use crate::pg::local::Local;
 use crate::pg::wal;
 use crate::state::{rel, shmem, slots, xact};
 use mixedcc_engine::csn::{Csn, SlotId};
-use mixedcc_engine::durable::standby::{Shown, Told, OPEN_MAX, TAKING};
+use mixedcc_engine::durable::standby::{Shown, Told, TAKING};
 use mixedcc_engine::durable::wal::{Op, Stable};
 use mixedcc_engine::durable::Lsn;
 use mixedcc_engine::primitive::Ordering;
@@ -31,62 +31,12 @@ const PATIENCE_US: u64 = 10_000_000;
 
 /// Below this interval the companion flushes what it has told, ms.
 const EAGER_MS: i32 = 50;
-/// Has the companion noted what was prepared before this life? Of the process.
-static IS_NOTED: Local<bool> = Local::new(false);
 /// When the companion has told last what is stable, in microseconds. Of the process.
 static TOLD_AT: Local<u64> = Local::new(0);
 
 /// On a primary: the name of this life of shared memory, before the first commit of it.
 pub fn begin_life() {
     shmem::engine().shared.standby.life(wal::inserted());
-}
-
-/// What may be told (INV-STABLE). Transactions that were prepared before this life are open while
-/// they run: also if no table of theirs is in memory, and so no slot tells of them. One that runs
-/// after the look has no CSN in it. One that has ended meanwhile may have one: nothing is told.
-fn stable() -> Option<Told> {
-    let e = shmem::engine();
-    let standby = &e.shared.standby;
-    let before = standby.recovered(is_running)?;
-    let mut told = e.stable_upto()?;
-    if before.is_empty() {
-        return Some(told);
-    }
-    let after = standby.recovered(is_running)?;
-    if after.len() < before.len() {
-        return None;
-    }
-    let slots = std::mem::take(&mut told.open);
-    told.open = after;
-    let others: Vec<u64> = slots.into_iter().filter(|xid| !told.open.contains(xid)).collect();
-    told.open.extend(others);
-    (told.open.len() <= OPEN_MAX).then_some(told)
-}
-
-fn is_running(xid: u64) -> bool {
-    wal::is_running(xid as u32)
-}
-
-/// The companion notes which transactions were prepared before this life, as soon as it is one of a
-/// primary. Those of this life have slots already, and those of before may have got some.
-fn note_recovered() {
-    let e = shmem::engine();
-    if compat::in_recovery() || e.shared.standby.recovered(is_running).is_some_and(|open| !open.is_empty()) {
-        return;
-    }
-    if IS_NOTED.get() {
-        e.shared.standby.set_recovered(&[]); // All have ended.
-        return;
-    }
-    let found = compat::prepared_xids();
-    // A slot has its id from PREPARE's beginning on.
-    let is_of_this_life = |xid: u32| {
-        let slot = e.slots.iter().find(|slot| slot.xid.load(Ordering::SeqCst) as u32 == xid);
-        slot.is_some_and(|slot| !compat::is_recovered(slot.ident.load(Ordering::SeqCst)))
-    };
-    let all: Vec<u64> =
-        found.into_iter().filter(|xid| wal::is_running(*xid) && !is_of_this_life(*xid)).map(wal::full_xid_of).collect();
-    IS_NOTED.set(e.shared.standby.set_recovered(&all));
 }
 
 /// On a primary: tells standbys what is stable, if that is new. Returns it.
@@ -104,13 +54,12 @@ pub fn tell() -> Csn {
 fn news() -> Result<Told, Csn> {
     let e = shmem::engine();
     let (last, _) = e.shared.standby.told();
-    stable().filter(|told| told.csn > last && wal::is_archived()).ok_or(last)
+    e.stable_upto().filter(|told| told.csn > last && wal::is_archived()).ok_or(last)
 }
 
 /// The same in the companion, in the pace that the setting says. A short interval does not wait for
 /// the WAL writer.
 pub fn tell_in_time() {
-    note_recovered();
     let (last, now, interval) = (TOLD_AT.get(), compat::now(), STANDBY_INTERVAL_MS.get());
     // The clock may have been set back.
     if now < last || now - last >= interval as u64 * 1000 {
@@ -137,8 +86,7 @@ pub fn rest_ms(at_most: i64) -> i64 {
 /// On a primary, after each round: tells it once more. Replay that begins at the round's
 /// checkpoint, as when a standby starts, comes to this record, also if no commit follows.
 pub fn tell_again() {
-    note_recovered();
-    if let Some(told) = stable().filter(|told| told.csn > 0 && wal::is_archived()) {
+    if let Some(told) = shmem::engine().stable_upto().filter(|told| told.csn > 0 && wal::is_archived()) {
         log(&told, 0);
     }
 }
@@ -152,7 +100,7 @@ pub fn tell_commit(csn: Csn) -> Option<Lsn> {
         return None;
     }
     for _ in 0..TRIES {
-        if let Some(told) = stable().filter(|told| told.csn >= csn) {
+        if let Some(told) = e.stable_upto().filter(|told| told.csn >= csn) {
             let end = insert(&told, 0);
             wal::flush(end);
             return Some(end);

@@ -65,10 +65,6 @@ pub struct Standby {
     horizon: AtomicU64,
     /// On a primary: the largest CSN at which a prepared transaction was finished.
     finished: AtomicU64,
-    /// On a primary: transactions that were prepared before its life began, how many + 1, and their
-    /// ids. 0: not known yet.
-    recovereds: AtomicU64,
-    recovered: [AtomicU64; OPEN_MAX],
     /// On a standby: changes when tables that were loaded are of no use any more. Odd: in replay.
     era: AtomicU64,
     /// On a standby: what is stable, 0: not known; the life that it is of; where WAL was then; and
@@ -176,21 +172,6 @@ impl Standby {
     /// A prepared transaction is about to be finished at this CSN.
     pub(crate) fn tell_finished(&self, csn: Csn) {
         self.finished.fetch_max(csn, Ordering::SeqCst);
-    }
-    /// Transactions that were prepared before this life. False: they are too many to be told.
-    pub fn set_recovered(&self, ids: &[u64]) -> bool {
-        if ids.len() > OPEN_MAX {
-            return false;
-        }
-        self.recovered.iter().zip(ids).for_each(|(to, id)| to.store(*id, Ordering::SeqCst));
-        self.recovereds.store(ids.len() as u64 + 1, Ordering::SeqCst);
-        true
-    }
-    /// Those of them that the function calls open. `None`: they are not known yet.
-    pub fn recovered(&self, is_open: impl Fn(u64) -> bool) -> Option<Vec<u64>> {
-        let n = self.recovereds.load(Ordering::SeqCst).checked_sub(1)?;
-        let ids = self.recovered[..n as usize].iter().map(|id| id.load(Ordering::SeqCst));
-        Some(ids.filter(|id| is_open(*id)).collect())
     }
     /// The name of this life, which is `now` if it has none.
     pub fn life(&self, now: Lsn) -> Lsn {

@@ -93,8 +93,8 @@ pub use process::{
     addin_shmem_lock, checkpoint_span, checkpointer, clean_up_after_error, client_doing, delays_checkpoints,
     end_process, exporter, handle_signal, has_no_snapshot, holds_relation, ident_of_recovered, is_awaited,
     is_checkpointer_awaited, is_postmaster_alive, is_recovered, leader_proc, max_prepared_transactions, my_ident,
-    my_lxid, my_proc, now, pid_of, prepared_xids, recovered_holders, relation_tag, renew_delay_of_checkpoints, send,
-    wait_for_end, wake, with_processes_locked, Doing, ProcNo,
+    my_lxid, my_proc, now, pid_of, recovered_holders, relation_tag, renew_delay_of_checkpoints, send, wait_for_end,
+    wake, with_processes_locked, Doing, ProcNo,
 };
 pub use recovery::{
     cancel_reader, has_no_portal, in_recovery, is_only_snapshot, replayed, standby_delay, standby_patience,

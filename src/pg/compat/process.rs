@@ -94,15 +94,6 @@ pub fn ident_of_recovered(xid: u32) -> u64 {
     ident(-1, xid)
 }
 
-/// The ids that prepared transactions have, or had: those of before the start among them.
-pub fn prepared_xids() -> Vec<u32> {
-    let count = max_prepared_transactions();
-    // SAFETY: the array has so many elements, and lives as long as shared memory. Each word is read
-    // volatile, as another process may write it.
-    let xid = |n| unsafe { std::ptr::read_volatile(&raw const (*pg_sys::PreparedXactProcs.add(n)).xid) };
-    (0..count).map(|n| xid(n).into_inner()).filter(|xid| *xid != 0).collect()
-}
-
 /// Is it such a name?
 pub fn is_recovered(ident: u64) -> bool {
     (ident >> 32) as i32 == -1

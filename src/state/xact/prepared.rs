@@ -243,7 +243,9 @@ pub(super) fn finish_locked(e: Engine) {
 }
 
 fn is_decided(slot: SlotId) -> bool {
-    !wal::is_running(slots::prepared_xid(slot))
+    let xid = pg_sys::TransactionId::from(slots::prepared_xid(slot));
+    // SAFETY: looks at the list of running transactions, with no lock of it held.
+    unsafe { !pg_sys::TransactionIdIsInProgress(xid) }
 }
 
 /// Ends a decided transaction. The caller has the lock.
