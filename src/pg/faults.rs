@@ -102,8 +102,6 @@ pub enum Fault {
     OpenCounts,
     /// A SERIALIZABLE transaction of a standby goes on after a promotion.
     AskedForgotten,
-    /// A promotion does not end what uses snapshots of before.
-    ReadersStay,
 }
 
 #[cfg(feature = "faults")]
@@ -114,7 +112,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 48] = [
+    const OURS: [(&str, Fault); 47] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),
@@ -162,7 +160,6 @@ mod switch {
         ("counts_at_prepare", Fault::CountsAtPrepare),
         ("open_counts", Fault::OpenCounts),
         ("asked_forgotten", Fault::AskedForgotten),
-        ("readers_stay", Fault::ReadersStay),
     ];
     const ENGINE: [(&str, Engine); 26] = [
         ("no_validation", Engine::NoValidation),

@@ -29,8 +29,6 @@ const TRY_US: core::ffi::c_long = 200;
 /// So long a session waits until it is known what may be shown, µs.
 const PATIENCE_US: u64 = 10_000_000;
 
-/// Below this interval the companion flushes what it has told, ms.
-const EAGER_MS: i32 = 50;
 /// When the companion has told last what is stable, in microseconds. Of the process.
 static TOLD_AT: Local<u64> = Local::new(0);
 
@@ -41,34 +39,20 @@ pub fn begin_life() {
 
 /// On a primary: tells standbys what is stable, if that is new. Returns it.
 pub fn tell() -> Csn {
-    match news() {
-        Ok(told) => {
-            log(&told, 0);
-            told.csn
-        }
-        Err(last) => last,
+    let e = shmem::engine();
+    let (last, _) = e.shared.standby.told();
+    match e.stable_upto().filter(|told| told.csn > last && wal::is_archived()) {
+        Some(told) => log(&told, 0),
+        None => last,
     }
 }
 
-/// What is to be told. `Err`: nothing; what was told last.
-fn news() -> Result<Told, Csn> {
-    let e = shmem::engine();
-    let (last, _) = e.shared.standby.told();
-    e.stable_upto().filter(|told| told.csn > last && wal::is_archived()).ok_or(last)
-}
-
-/// The same in the companion, in the pace that the setting says. A short interval does not wait for
-/// the WAL writer.
+/// The same in the companion, in the pace that the setting says.
 pub fn tell_in_time() {
-    let (last, now, interval) = (TOLD_AT.get(), compat::now(), STANDBY_INTERVAL_MS.get());
+    let (last, now) = (TOLD_AT.get(), compat::now());
     // The clock may have been set back.
-    if now < last || now - last >= interval as u64 * 1000 {
-        if let Ok(told) = news() {
-            let end = log(&told, 0);
-            if interval < EAGER_MS {
-                wal::flush(end);
-            }
-        }
+    if now < last || now - last >= STANDBY_INTERVAL_MS.get() as u64 * 1000 {
+        tell();
         TOLD_AT.set(now);
     }
 }
@@ -110,13 +94,13 @@ pub fn tell_commit(csn: Csn) -> Option<Lsn> {
     None
 }
 
-fn log(told: &Told, horizon: Csn) -> Lsn {
+fn log(told: &Told, horizon: Csn) -> Csn {
     let end = insert(told, horizon);
     // With this fault, a test finds commits that no other process flushes.
     if horizon == 0 && !faults::on(Fault::LazyForgotten) {
         wal::flush_soon(end); // Only what is on disk is sent. Perhaps no commit follows.
     }
-    end
+    told.csn
 }
 
 fn insert(told: &Told, horizon: Csn) -> Lsn {
@@ -211,28 +195,6 @@ fn await_readers(below: Csn) {
         if patience.is_some_and(|us| compat::now() - begun >= us) {
             cancel(&slots, &mut cancelled);
         }
-        compat::startup_interrupts();
-        compat::nap(LOOK_US * 2);
-    }
-}
-
-/// In the startup process, at the end of replay: ends what uses snapshots of before. What VACUUM
-/// lets go from now on, and numbers of rows that are used again, no replay has to wait for: a scan
-/// by an index, or a cursor, would miss rows of its snapshot.
-pub fn end_readers() {
-    shmem::engine().shared.standby.forget();
-    let begun = compat::now();
-    let mut cancelled = Vec::new();
-    loop {
-        let slots = readers(Csn::MAX, None);
-        if slots.is_empty() || faults::on(Fault::ReadersStay) {
-            return;
-        }
-        if compat::now() - begun > PATIENCE_US {
-            warning!("mixedcc: {} sessions do not end their snapshots of before the promotion", slots.len());
-            return;
-        }
-        cancel(&slots, &mut cancelled);
         compat::startup_interrupts();
         compat::nap(LOOK_US * 2);
     }
