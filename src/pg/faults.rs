@@ -100,8 +100,6 @@ pub enum Fault {
     CountsAtPrepare,
     /// A standby takes an open prepared transaction that has committed as decided.
     OpenCounts,
-    /// A SERIALIZABLE transaction of a standby goes on after a promotion.
-    AskedForgotten,
 }
 
 #[cfg(feature = "faults")]
@@ -112,7 +110,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 47] = [
+    const OURS: [(&str, Fault); 46] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),
@@ -159,7 +157,6 @@ mod switch {
         ("passed_forgotten", Fault::PassedForgotten),
         ("counts_at_prepare", Fault::CountsAtPrepare),
         ("open_counts", Fault::OpenCounts),
-        ("asked_forgotten", Fault::AskedForgotten),
     ];
     const ENGINE: [(&str, Engine); 26] = [
         ("no_validation", Engine::NoValidation),

@@ -7,9 +7,6 @@
 use crate::pg::compat;
 use crate::pg::errors::{complain, complain_with_detail};
 use crate::pg::faults::{self, Fault};
-use crate::pg::guc::STANDBY_INTERVAL_MS;
-use crate::pg::isolation;
-use crate::pg::local::Local;
 use crate::pg::wal;
 use crate::state::{rel, shmem, slots, xact};
 use mixedcc_engine::csn::{Csn, SlotId};
@@ -29,9 +26,6 @@ const TRY_US: core::ffi::c_long = 200;
 /// So long a session waits until it is known what may be shown, µs.
 const PATIENCE_US: u64 = 10_000_000;
 
-/// When the companion has told last what is stable, in microseconds. Of the process.
-static TOLD_AT: Local<u64> = Local::new(0);
-
 /// On a primary: the name of this life of shared memory, before the first commit of it.
 pub fn begin_life() {
     shmem::engine().shared.standby.life(wal::inserted());
@@ -44,26 +38,6 @@ pub fn tell() -> Csn {
     match e.stable_upto().filter(|told| told.csn > last && wal::is_archived()) {
         Some(told) => log(&told, 0),
         None => last,
-    }
-}
-
-/// The same in the companion, in the pace that the setting says.
-pub fn tell_in_time() {
-    let (last, now) = (TOLD_AT.get(), compat::now());
-    // The clock may have been set back.
-    if now < last || now - last >= STANDBY_INTERVAL_MS.get() as u64 * 1000 {
-        tell();
-        TOLD_AT.set(now);
-    }
-}
-
-/// The companion rests for this time at most, ms.
-pub fn rest_ms(at_most: i64) -> i64 {
-    let interval = STANDBY_INTERVAL_MS.get().into();
-    if wal::is_archived() {
-        at_most.min(interval)
-    } else {
-        at_most
     }
 }
 
@@ -307,19 +281,6 @@ pub fn refuse_old() -> ! {
         "A mixedcc table was loaded, or its rows were replaced, after this transaction's snapshot.",
         "The transaction might succeed if retried.",
     )
-}
-
-/// A transaction that was asked for as SERIALIZABLE on a standby uses a table: it was begun as
-/// REPEATABLE READ, and is no more than that if this server is no standby by now (INV-AS-ASKED).
-pub fn check_as_asked() {
-    if isolation::is_asked() && !compat::in_recovery() && !faults::on(Fault::AskedForgotten) {
-        complain_with_detail(
-            PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
-            "could not serialize access due to the promotion of this server",
-            "The transaction was begun as SERIALIZABLE on a standby, whose transactions only read.",
-            "The transaction might succeed if retried.",
-        );
-    }
 }
 
 /// The snapshot of a transaction on a standby, for tables of ours, with this one of PostgreSQL's.

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import random
 import sys
-import threading
 import time
 
 import psycopg2
@@ -426,90 +425,14 @@ def test_conflicts():
 
 def test_refused():
     connection = Servers.standby.connect()
-    for sql, codes in (("INSERT INTO counted VALUES (1)", ("25006",)), ("SELECT * FROM counted FOR UPDATE", ("25006",))):
+    for sql, codes in (("INSERT INTO counted VALUES (1)", ("25006",)), ("SELECT * FROM counted FOR UPDATE", ("25006",)),
+                       ("BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT * FROM counted", ("0A000",))):
         try:
             query(connection, sql)
             check(f"standby: refused: {sql}", False)
         except psycopg2.Error as error:
             check(f"standby: refused: {sql}", error.pgcode in codes, f"{error.pgcode} {error}")
     connection.close()
-
-
-SERIALIZABLE = (  # Ways to ask for it: in a session, and at the begin of each transaction.
-    ("", "BEGIN ISOLATION LEVEL SERIALIZABLE"), ("", "START TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY"),
-    ("", "BEGIN; SET TRANSACTION ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE"), ("", "BEGIN; SET LOCAL transaction_isolation = 'Serializable'"),
-    ("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE", "BEGIN"),
-    ("SET default_transaction_isolation = serializable", "BEGIN"), ("SELECT set_config('default_transaction_isolation', 'serializable', false)", "BEGIN"),
-    ("SET default_transaction_isolation = serializable", "BEGIN; COMMIT AND CHAIN"), ("", "BEGIN ISOLATION LEVEL SERIALIZABLE; COMMIT AND CHAIN"),
-    ("SET default_transaction_isolation = serializable; SHOW ALL", "BEGIN; SHOW default_transaction_isolation"))
-
-
-def code_of(connection, sql):
-    try:
-        query(connection, sql)
-        return None
-    except psycopg2.Error as error:
-        query(connection, "ROLLBACK")
-        return error.pgcode
-
-
-def test_serializable():
-    """SERIALIZABLE over tables of ours has one snapshot, and no other tables."""
-    primary = boss()
-    query(primary, "CREATE TABLE heaped (n int); CREATE MATERIALIZED VIEW heaped_view AS SELECT 1")
-    query(primary, "CREATE FUNCTION of_heap() RETURNS bigint LANGUAGE plpgsql AS 'BEGIN RETURN count(*) FROM heaped; END'")
-    catches_up(Servers.standby, primary)
-    look = "SELECT n FROM counted"
-    for session, begin in SERIALIZABLE:
-        name = f"{session} {begin}"
-        connection = Servers.standby.connect()
-        for sql in filter(None, session.split("; ")):
-            query(connection, sql)
-
-        def start():
-            for sql in begin.split("; "):
-                query(connection, sql)
-        start()
-        equal(f"standby: {name}: its level", query(connection, "SHOW transaction_isolation"), [("serializable",)])
-        before = query(connection, look)
-        catches_up(Servers.standby, primary)
-        equal(f"standby: {name}: one snapshot", query(connection, look), before)
-        query(connection, "COMMIT")
-        check(f"standby: {name}: the next has another", query(connection, look) != before)
-        for refused in ("SELECT * FROM heaped", "SELECT * FROM counted, heaped_view", "SELECT of_heap()", "COPY heaped TO '/dev/null'"):
-            start()
-            equal(f"standby: {name}: refused: {refused}", code_of(connection, refused), "0A000")
-        for allowed in ("SELECT count(*) FROM pg_class", "EXPLAIN SELECT * FROM heaped", "SELECT * FROM heaped"):
-            query(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ" if allowed == "SELECT * FROM heaped" else "BEGIN")
-            equal(f"standby: {name}: not refused: {allowed}", code_of(connection, allowed), None)
-            query(connection, "COMMIT")
-        if session:
-            equal(f"standby: {name}: the default", query(connection, "SHOW default_transaction_isolation"), [("serializable",)])
-            equal(f"standby: {name}: without BEGIN", code_of(connection, "SELECT * FROM heaped"), "0A000")
-            equal(f"standby: {name}: and ours", code_of(connection, look), None)
-            query(connection, "SET default_transaction_isolation = 'repeatable read'")
-        equal(f"standby: {name}: after that", code_of(connection, "SELECT * FROM heaped"), None)
-        connection.close()
-    connection = Servers.standby.connect()
-    query(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ")
-    query(connection, "SELECT * FROM heaped")
-    equal("standby: too late for SERIALIZABLE", code_of(connection, "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE"), "25001")
-    query(connection, "BEGIN; SAVEPOINT s")
-    equal("standby: no SERIALIZABLE in a savepoint", code_of(connection, "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE"), "25001")
-    query(connection, "BEGIN ISOLATION LEVEL SERIALIZABLE; DECLARE c CURSOR FOR SELECT n FROM counted")
-    query(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    equal("standby: it stays SERIALIZABLE", code_of(connection, "SELECT * FROM heaped"), "0A000")
-    connection.close()
-    query(primary, "ALTER ROLE postgres SET default_transaction_isolation = serializable")
-    try:
-        catches_up(Servers.standby, primary)
-        connection = Servers.standby.connect()
-        equal("standby: the default of a role", (code_of(connection, look), code_of(connection, "SELECT * FROM heaped")), (None, "0A000"))
-        connection.close()
-    finally:
-        query(primary, "ALTER ROLE postgres RESET default_transaction_isolation")
-    query(primary, "DROP FUNCTION of_heap; DROP MATERIALIZED VIEW heaped_view; DROP TABLE heaped")
-    primary.close()
 
 
 def test_definitions():
@@ -641,73 +564,6 @@ def test_applied():
         primary.close()
 
 
-def test_decided_late():
-    """A prepared transaction has committed, and one of before it waits for its standbys: a table that
-    follows only then shows neither of them."""
-    primary, waits, other = boss(), boss(), boss()
-    catches_up(Servers.standby, primary)
-    look = "SELECT count(*) FROM acct0 WHERE pad = 'late'"
-    both = f"SELECT ({look}), (SELECT count(*) FROM acct1 WHERE pad = 'first')"
-    connection = Servers.standby.connect()
-    equal("standby: the tables are loaded", query(connection, both), [(0, 0)])
-    query(primary, "BEGIN; UPDATE acct0 SET pad = 'late' WHERE id <= 3; PREPARE TRANSACTION 'standby'")
-    catches_up(Servers.standby, primary)
-    query(primary, "ALTER SYSTEM SET synchronous_standby_names = 'missing'")
-    query(primary, "SELECT pg_reload_conf()")
-    time.sleep(0.5)  # the checkpointer takes notice
-    thread = threading.Thread(target=lambda: query(waits, "BEGIN; SELECT pg_current_xact_id(); UPDATE acct1 SET pad = 'first' WHERE id = 1; COMMIT"))
-    try:
-        thread.start()
-        must_come(lambda: value(primary, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == 1, 30)
-        query(other, "SET synchronous_commit = local")
-        query(other, "COMMIT PREPARED 'standby'")
-        lsn = value(other, "SELECT pg_current_wal_flush_lsn()")
-        must_come(lambda: Servers.standby.ask("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (lsn,)), 30)
-        equal("standby: it is not seen without those of before it", query(connection, both), [(0, 0)])
-    finally:
-        query(primary, "ALTER SYSTEM RESET synchronous_standby_names")
-        query(primary, "SELECT pg_reload_conf()")
-        thread.join(60)
-    compare(Servers.standby, "after one that was decided late")
-    equal("standby: and then it is seen", Servers.standby.ask(look), 3)
-    [session.close() for session in (primary, waits, other, connection)]
-
-
-def test_interval():
-    """mixedcc.standby_interval says how often standbys are told what they may show."""
-    primary = boss()
-
-    def set_interval(setting):
-        query(primary, f"ALTER SYSTEM {setting}")
-        query(primary, "SELECT pg_reload_conf()")
-    query(primary, "CREATE TABLE slow (n int) USING mixedcc")
-    query(primary, "INSERT INTO slow VALUES (0)")
-    catches_up(Servers.standby, primary)
-    shown = lambda: Servers.standby.ask("SELECT n FROM slow")
-    equal("standby: with the default interval", shown(), 0)
-    try:
-        set_interval("SET mixedcc.standby_interval = '5s'")
-        time.sleep(0.5)
-        query(primary, "UPDATE slow SET n = 1")
-        time.sleep(2)
-        equal("standby: with a long interval a commit is not shown yet", shown(), 0)
-        set_interval("SET mixedcc.standby_interval = '5ms'")
-        must_come(lambda: shown() == 1, 10)
-        times = []
-        for n in range(2, 22):
-            query(primary, f"UPDATE slow SET n = {n}")
-            begun = time.monotonic()
-            while shown() != n and time.monotonic() < begun + 10:
-                time.sleep(0.001)
-            times.append(time.monotonic() - begun)
-        print(f"   at 5 ms a commit is shown after {sorted(times)[10] * 1000:.0f} ms", flush=True)
-        check("standby: with a short interval commits are shown", max(times) < 10, times)
-    finally:
-        set_interval("RESET mixedcc.standby_interval")
-        query(primary, "DROP TABLE slow")
-        primary.close()
-
-
 def test_held_back():
     """A prepared transaction does not hold back what is stable, nor what VACUUM on the primary
     frees. One that has changed definitions holds it back: the standby shows nothing older than what
@@ -776,11 +632,9 @@ def try_connect():
 
 def test_promotion():
     """The standby is promoted under a reader, which goes on with its snapshot or fails."""
-    connection, asked, default = (Servers.standby.connect() for _ in range(3))
+    connection = Servers.standby.connect()
     query(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ")
     rows = query(connection, "SELECT * FROM acct1 ORDER BY id")
-    query(asked, "BEGIN ISOLATION LEVEL SERIALIZABLE")
-    query(default, "SET default_transaction_isolation = serializable")
     primary = boss()
     query(primary, "UPDATE acct1 SET amount = amount + 1 WHERE id = 1; UPDATE acct1 SET amount = amount - 1 WHERE id = 2")
     wanted = state(primary)
@@ -796,11 +650,6 @@ def test_promotion():
         check("standby: a reader goes on after the promotion", error.pgcode == "40001", error)
     query(connection, "ROLLBACK")
     must_come(lambda: not value(connection, "SELECT pg_is_in_recovery()"), 60)
-    codes = [code_of(session, "SELECT 1 FROM acct0 WHERE id = 1") for session in (asked, default)]
-    equal("standby: SERIALIZABLE does not go on after the promotion", codes, ["40001", "40001"])
-    query(default, "BEGIN")
-    equal("standby: the next one is SERIALIZABLE", query(default, "SHOW transaction_isolation"), [("serializable",)])
-    [session.close() for session in (asked, default)]
     equal("standby: a promoted one has all", state(connection), wanted)
     query(connection, "SET synchronous_commit = on")
     query(connection, "UPDATE acct0 SET pad = 'after'")
@@ -810,8 +659,8 @@ def test_promotion():
     equal("standby: and crash", Servers.standby.ask("SELECT count(*) FROM acct0 WHERE pad = 'after'"), len(wanted[0][0]))
 
 
-TESTS = (test_load, test_quiet, test_refused, test_serializable, test_definitions, test_prepared, test_loaded_later, test_cursor,
-         test_old_snapshot, test_conflicts, test_cascade, test_applied, test_decided_late, test_interval, test_held_back, test_small_memory, test_restart, test_killed_reader,
+TESTS = (test_load, test_quiet, test_refused, test_definitions, test_prepared, test_loaded_later, test_cursor,
+         test_old_snapshot, test_conflicts, test_cascade, test_applied, test_held_back, test_small_memory, test_restart, test_killed_reader,
          test_primary_restart, test_promotion)
 
 STATES = "standby: snapshots are states of the primary, under load"
@@ -819,9 +668,7 @@ STATES = "standby: snapshots are states of the primary, under load"
 FAULTS = (("stable_too_large", "standby: no commit is passed over", test_quiet),
           ("stable_at_prepared", "standby: it shows what the primary shows, a prepared transaction is not seen, COMMIT, told", test_prepared),
           ("passed_forgotten", "standby: it shows what the primary shows, it is seen at its end, COMMIT, imaged and loaded", test_prepared),
-          ("open_counts", "standby: it is not seen without those of before it", test_decided_late),
           ("counts_at_prepare", "standby: an old snapshot does not see its end, COMMIT, told", test_prepared),
-          ("asked_forgotten", "standby: SERIALIZABLE does not go on after the promotion", test_promotion),
           ("page_skipped", STATES, test_load), ("low_forgotten", "standby: a snapshot from before does not see it", test_loaded_later),
           ("horizon_left_out", "standby: an old snapshot keeps the rows of acct1", test_old_snapshot))
 
