@@ -223,10 +223,6 @@ pub enum Fault {
     StableTooLarge,
     /// The same without a look at prepared transactions.
     StableAtPrepared,
-    /// A round takes a prepared transaction that has committed as one that is finished.
-    DecidedEarly,
-    /// A prepared transaction that commits forgets its CSN of before when it has ended.
-    LoggedForgottenLate,
     /// Redo puts nothing into the journal.
     JournalForgotten,
     /// Redo goes on with a journal page of another redo interval.

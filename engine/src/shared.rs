@@ -99,8 +99,6 @@ pub struct Slot {
     /// The CSN under which the slot's prepared transaction is logged (INV-LOOK). 0: it has none;
     /// [`crate::open::TAKING`]: it is about to take it.
     pub(crate) logged_at: AtomicU64,
-    /// Has that transaction changed definitions? Stored before `logged_at`.
-    pub(crate) redefines: AtomicU32,
     /// On a standby: the oldest snapshot that the owner may use (INV-CONFLICT).
     pub shows: AtomicU64,
     /// The block of the slot's prepared transaction, which no process has (INV-HANDOVER).

@@ -8,14 +8,9 @@
 //! has one. A page that redo takes again is looked for: its entries are in images then, and the
 //! horizon of the meta page is above the cursor. Then all files are read again.
 //!
-//! An entry counts if it is stable, because then it is decided, or its transaction is prepared, and
-//! open (INV-STILL-OPEN). A load takes the newest entry of each record, and is complete from the
-//! largest CSN that it has met on. If no page was written in this life of the primary, no commit of
-//! this life is in it: then it is complete from the begin.
-//!
-//! An entry of an open transaction is passed over. If the journal has it, the cursor stays before
-//! its page. If an image has it, the image has the older row, too, and the table remembers the
-//! transaction: when that is open no more, all files are read again.
+//! An entry counts if it is stable, because then it is decided. A load takes the newest entry of
+//! each record, and is complete from the largest CSN that it has met on. If no page was written in
+//! this life of the primary, no commit of this life is in it: then it is complete from the begin.
 
 use super::absorb::each_page_of;
 use super::files::Files;
@@ -35,7 +30,7 @@ use crate::state::{loads, rel, shmem, standby, stop};
 use mixedcc_engine::csn::{Csn, SlotId, Stamp};
 use mixedcc_engine::durable::merge::{Fork, Outcome};
 use mixedcc_engine::durable::progress::Phase;
-use mixedcc_engine::durable::standby::{Live, Told};
+use mixedcc_engine::durable::standby::Live;
 use mixedcc_engine::durable::{Entry, Kind, Lsn, Malformed, Page, PageKind, Storage, PAGE};
 use mixedcc_engine::memory::OutOfMemory;
 use mixedcc_engine::primitive::Ordering;
@@ -130,12 +125,10 @@ pub unsafe fn catch_up(rel: pg_sys::Relation, table: &'static Table, csn: Csn) {
     let e = shmem::engine();
     let (cursor, replayed) = (live.cursor.load(Ordering::SeqCst), compat::replayed());
     // All that is stable was replayed, and told here, before it became stable.
-    let told = standby::shown_with();
-    let is_passed = live.is_passed(&e.shared.standby, |xid| told.is_open(xid));
-    if is_passed || e.shared.standby.appended_to(table.key.into()) > cursor {
+    if e.shared.standby.appended_to(table.key.into()) > cursor {
         // SAFETY: `rel` is open (contract of this function).
-        let source = unsafe { Source::new(rel, false) };
-        if source.and_then(|mut source| source.follow(told.clone(), true)).is_err() {
+        let done = unsafe { Source::new(rel, false) }.and_then(|mut source| source.follow(csn, true));
+        if done.is_err() {
             refuse_memory();
         }
     } else {
@@ -146,7 +139,7 @@ pub unsafe fn catch_up(rel: pg_sys::Relation, table: &'static Table, csn: Csn) {
         live.era.store(Live::GONE, Ordering::SeqCst);
         standby::refuse_old();
     }
-    live.upto.store(told.csn.max(csn), Ordering::SeqCst);
+    live.upto.store(csn, Ordering::SeqCst);
     let pinned = e.refresh_min_pin(&PG);
     RetireQueue::drain(&e, shmem::my_slot(), pinned, 4096);
 }
@@ -170,18 +163,14 @@ fn refuse_yet() -> ! {
 struct Found {
     record: u32,
     csn: Csn,
-    /// The commit log decides about it, and has no abort.
     xid: Option<u64>,
     /// The stored row. `None`: it is deleted.
     row: Option<Vec<u8>>,
-    /// Where the first record of its page begins, if that is of the journal.
-    at: Option<Lsn>,
 }
 
 /// Pieces of a row, by their numbers.
 struct Pieces {
     xid: Option<u64>,
-    at: Option<Lsn>,
     there: Vec<Option<Vec<u8>>>,
 }
 
@@ -205,14 +194,6 @@ struct Source {
     cursor: Lsn,
     /// Entries up to this CSN are in memory.
     from: Csn,
-    /// What is stable.
-    told: Told,
-    /// The table is not complete below this CSN.
-    low: Csn,
-    /// Entries of the journal up to here are in images.
-    horizon: Lsn,
-    /// The last answer about the CSN at which a transaction counts.
-    counted: Option<(u64, Result<Csn, Csn>)>,
     /// Was there a later entry that the commit log may not have any more? An image has its decided
     /// copy.
     older: bool,
@@ -241,8 +222,6 @@ impl Source {
             let storage = files.key.into();
             e.pin(slot);
             let pieces = HashMap::new();
-            let told = standby::shown_with();
-            let from = if loads { 0 } else { table.durable().map_or(0, |d| d.live.upto.load(Ordering::SeqCst)) };
             Ok(Source {
                 rel,
                 files,
@@ -257,11 +236,7 @@ impl Source {
                 csn: 0,
                 lsn: 0,
                 cursor: 0,
-                from,
-                told,
-                low: 0,
-                horizon: 0,
-                counted: None,
+                from: 0,
                 older: false,
             })
         }
@@ -288,8 +263,8 @@ impl Source {
                 continue;
             }
             self.csn = self.csn.max(entry.csn);
-            let at = Some(page.special.a).filter(|_| page.special.kind == PageKind::Journal);
-            if let Some(found) = self.whole(&entry, at) {
+            let xid = entry.pending.filter(|_| outcome == Outcome::Open);
+            if let Some(found) = self.whole(&entry, xid) {
                 f(self, found)?;
             }
         }
@@ -297,26 +272,25 @@ impl Source {
     }
 
     /// The row of an entry, if that or its other pieces give all of it.
-    fn whole(&mut self, entry: &Entry, at: Option<Lsn>) -> Option<Found> {
-        let (record, csn, xid) = (entry.record, entry.csn, entry.pending);
+    fn whole(&mut self, entry: &Entry, xid: Option<u64>) -> Option<Found> {
+        let (record, csn) = (entry.record, entry.csn);
         let Some(piece) = entry.fragment else {
             let row = (entry.kind == Kind::Row).then(|| entry.payload.to_vec());
-            return Some(Found { record, csn, xid, row, at });
+            return Some(Found { record, csn, xid, row });
         };
         let key = (record, csn, piece.total);
-        let none = || Pieces { xid, at, there: vec![None; piece.pieces() as usize] };
+        let none = || Pieces { xid, there: vec![None; piece.pieces() as usize] };
         let pieces = self.pieces.entry(key).or_insert_with(none);
         if xid.is_none() {
             pieces.xid = None;
         }
-        pieces.at = pieces.at.min(at);
         pieces.there[piece.index() as usize] = Some(entry.payload.to_vec());
         if pieces.there.iter().any(Option::is_none) {
             return None;
         }
         let pieces = self.pieces.remove(&key)?;
         let row = pieces.there.into_iter().flatten().flatten().collect();
-        Some(Found { record, csn, xid: pieces.xid, row: Some(row), at: pieces.at })
+        Some(Found { record, csn, xid: pieces.xid, row: Some(row) })
     }
 
     /// Reads a block of the main fork, and takes its entries.
@@ -341,34 +315,6 @@ impl Source {
         }
     }
 
-    /// Does an entry count? `None`: not yet. Else the CSN at which it does, if it is committed.
-    fn counts(&mut self, found: &Found) -> Option<Option<Csn>> {
-        let Some(xid) = found.xid else { return Some(Some(found.csn)) };
-        let is_open = self.told.is_open(xid) && !faults::on(Fault::OpenCounts);
-        if found.csn > self.told.csn || is_open {
-            return None;
-        }
-        Some(self.is_committed(found).then(|| self.stamp(xid, found.csn)))
-    }
-
-    /// The CSN at which an entry of a transaction that is not open, and has committed, counts.
-    fn stamp(&mut self, xid: u64, csn: Csn) -> Csn {
-        let known = self.counted.filter(|(of, _)| *of == xid).map(|(_, at)| at);
-        let at = known.unwrap_or_else(|| self.e.shared.standby.counts_at(xid));
-        self.counted = Some((xid, at));
-        // Was it open, long ago? Then it counts at any CSN up to `lost`, and above `from`.
-        let lost = at.err().filter(|lost| *lost > self.from && csn <= *lost);
-        if faults::on(Fault::CountsAtPrepare) {
-            return csn;
-        }
-        let csn = at.unwrap_or(csn).max(self.from + 1);
-        self.low = self.low.max(lost.unwrap_or(0));
-        if self.alone {
-            self.low = self.low.max(csn);
-        }
-        csn
-    }
-
     /// Reads both forks. A load puts what is decided into memory; what is returned is not decided,
     /// or is to be put in when it is stable.
     fn all(&mut self) -> Result<Vec<Found>, OutOfMemory> {
@@ -377,11 +323,10 @@ impl Source {
             if s.is_known(&found) {
                 return Ok(());
             }
-            match s.alone.then(|| s.counts(&found)).flatten() {
-                Some(Some(csn)) => s.put(&Found { csn, ..found })?,
-                Some(None) => {}
-                None => later.push(found),
+            if s.alone && found.xid.is_none() {
+                return s.put(&found);
             }
+            later.push(found);
             Ok(())
         };
         let shared = &self.e.shared.standby;
@@ -401,7 +346,7 @@ impl Source {
             block += 1;
         }
         self.cursor = compat::replayed();
-        self.horizon = self.journal(0, &mut |s, page| s.take(page, &mut keep))?;
+        self.journal(0, &mut |s, page| s.take(page, &mut keep))?;
         // INV-MOVED
         loop {
             self.note(&mut moved, &mut again);
@@ -466,20 +411,14 @@ impl Source {
         if !is_old && !standby::await_shown(self.csn, || false) {
             refuse_yet();
         }
-        if !is_old {
-            self.told = standby::shown_with();
+        for found in &later {
+            if self.is_committed(found) && !self.is_known(found) {
+                self.put(found)?;
+            }
         }
-        let mut passed = Vec::new();
-        for found in later {
-            self.settle_one(found, is_old, &mut passed)?;
-        }
-        if faults::on(Fault::PassedForgotten) {
-            passed.clear();
-        }
-        self.live().pass(&self.e.shared.standby, &passed);
         let cut = self.pieces.iter().find(|((record, csn, _), pieces)| {
             let is_newest = self.newest(*record).is_none_or(|(there, _)| there < *csn);
-            is_newest && pieces.there[0].is_some() && self.is_whole_by_now(pieces)
+            is_newest && pieces.there[0].is_some() && pieces.xid.is_none()
         });
         if let Some(((record, _, _), _)) = cut {
             self.files.refuse(&format!("a part of row {record} is missing"));
@@ -489,33 +428,7 @@ impl Source {
             self.make_old();
             return Ok(0);
         }
-        Ok(self.csn.max(self.low))
-    }
-
-    /// `is_old`: each entry of the table counts, if it is committed. `passed` gets the transaction
-    /// of one that does not count yet, and that an image has.
-    fn settle_one(&mut self, found: Found, is_old: bool, passed: &mut Vec<u64>) -> Result<(), OutOfMemory> {
-        if self.is_known(&found) {
-            return Ok(());
-        }
-        let counts = match is_old {
-            true => Some(self.is_committed(&found).then_some(found.csn)),
-            false => self.counts(&found),
-        };
-        match (counts, found.xid, found.at) {
-            (Some(Some(csn)), ..) => self.put(&Found { csn, ..found })?,
-            (Some(None), ..) => {}
-            (None, _, Some(at)) => self.cursor = self.cursor.min(at.max(self.horizon)),
-            (None, Some(xid), None) if !passed.contains(&xid) => passed.push(xid),
-            (None, ..) => {}
-        }
-        Ok(())
-    }
-
-    /// Must all pieces of a row be there?
-    fn is_whole_by_now(&self, pieces: &Pieces) -> bool {
-        let is_decided = |xid| !self.told.is_open(xid) && self.files.outcome(xid) == Outcome::Committed;
-        pieces.xid.is_none_or(is_decided)
+        Ok(self.csn)
     }
 
     /// Is the transaction of an entry, which is stable, committed? Waits until it is decided.
@@ -562,52 +475,41 @@ impl Source {
         Ok(())
     }
 
-    /// Applies what the journal has got since the last look, up to what is stable (INV-LIVE).
+    /// Applies what the journal has got since the last look, up to a CSN that is stable (INV-LIVE).
     /// `may_reread`: the images were not read just before.
-    fn follow(&mut self, told: Told, may_reread: bool) -> Result<(), OutOfMemory> {
+    fn follow(&mut self, upto: Csn, may_reread: bool) -> Result<(), OutOfMemory> {
         let live = self.live();
         let (cursor, from) = (live.cursor.load(Ordering::SeqCst), live.upto.load(Ordering::SeqCst));
         let mut next = compat::replayed();
-        let is_passed = live.is_passed(&self.e.shared.standby, |xid| told.is_open(xid));
-        if self.files.meta().horizon > cursor || may_reread && is_passed {
-            return self.reread();
+        if self.files.meta().horizon > cursor {
+            return self.reread(upto);
         }
-        (self.older, self.from, self.told, self.low) = (false, from, told.clone(), 0);
+        (self.older, self.from) = (false, from);
         self.journal(cursor, &mut |s, page| {
-            s.take(page, &mut |s, found| s.follow_one(found))?;
-            if page.entries().any(|(_, entry)| s.is_later(&entry)) {
+            s.take(page, &mut |s, found| {
+                if found.csn > upto {
+                    next = next.min(page.special.a);
+                } else if found.csn > from && !s.is_known(&found) && s.is_committed(&found) {
+                    s.put(&found)?;
+                }
+                Ok(())
+            })?;
+            if page.entries().any(|(_, entry)| entry.csn > upto) {
                 next = next.min(page.special.a);
             }
             Ok(())
         })?;
         // A page may have been taken again before it was read.
         if self.files.meta().horizon > cursor || self.older && may_reread {
-            return self.reread();
+            return self.reread(upto);
         }
-        live.low.fetch_max(self.low, Ordering::SeqCst);
         live.cursor.store(next.max(cursor), Ordering::SeqCst);
         Ok(())
     }
 
-    fn follow_one(&mut self, found: Found) -> Result<(), OutOfMemory> {
-        let is_due = found.csn > self.from || found.xid.is_some();
-        if found.csn > self.told.csn || !is_due || self.is_known(&found) {
-            return Ok(());
-        }
-        match self.counts(&found) {
-            Some(Some(csn)) => self.put(&Found { csn, ..found }),
-            _ => Ok(()),
-        }
-    }
-
-    /// Does an entry count later, or never?
-    fn is_later(&self, entry: &Entry) -> bool {
-        entry.csn > self.told.csn || entry.pending.is_some_and(|xid| self.told.is_open(xid))
-    }
-
     /// Reads all files again: entries that are in no journal any more are in images. Snapshots
     /// between those that the table has served and now cannot use it.
-    fn reread(&mut self) -> Result<(), OutOfMemory> {
+    fn reread(&mut self, upto: Csn) -> Result<(), OutOfMemory> {
         self.pieces.clear();
         let mut found = self.all()?;
         found.sort_by_key(|f| (f.record, f.csn));
@@ -616,7 +518,7 @@ impl Source {
         live.low.fetch_max(low, Ordering::SeqCst);
         live.cursor.store(self.cursor, Ordering::SeqCst);
         // What has come meanwhile.
-        self.follow(self.told.clone(), false)
+        self.follow(upto, false)
     }
 
     /// The newest version of a record: its CSN, and where it is.

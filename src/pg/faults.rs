@@ -94,12 +94,6 @@ pub enum Fault {
     MovedForgotten,
     /// A standby shows what it has loaded before that is stable.
     LowForgotten,
-    /// A standby forgets a prepared transaction of which it has passed over an image.
-    PassedForgotten,
-    /// A prepared transaction counts on a standby at the CSN of its PREPARE.
-    CountsAtPrepare,
-    /// A standby takes an open prepared transaction that has committed as decided.
-    OpenCounts,
 }
 
 #[cfg(feature = "faults")]
@@ -110,7 +104,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 46] = [
+    const OURS: [(&str, Fault); 43] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),
@@ -154,11 +148,8 @@ mod switch {
         ("horizon_left_out", Fault::HorizonLeftOut),
         ("moved_forgotten", Fault::MovedForgotten),
         ("low_forgotten", Fault::LowForgotten),
-        ("passed_forgotten", Fault::PassedForgotten),
-        ("counts_at_prepare", Fault::CountsAtPrepare),
-        ("open_counts", Fault::OpenCounts),
     ];
-    const ENGINE: [(&str, Engine); 26] = [
+    const ENGINE: [(&str, Engine); 24] = [
         ("no_validation", Engine::NoValidation),
         ("late_csn", Engine::LateCsn),
         ("position_is_tail", Engine::PositionIsTail),
@@ -183,8 +174,6 @@ mod switch {
         ("intervals_mixed", Engine::IntervalsMixed),
         ("stable_too_large", Engine::StableTooLarge),
         ("stable_at_prepared", Engine::StableAtPrepared),
-        ("decided_early", Engine::DecidedEarly),
-        ("logged_forgotten_late", Engine::LoggedForgottenLate),
     ];
 
     static NAME: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);

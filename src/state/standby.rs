@@ -10,7 +10,7 @@ use crate::pg::faults::{self, Fault};
 use crate::pg::wal;
 use crate::state::{rel, shmem, slots, xact};
 use mixedcc_engine::csn::{Csn, SlotId};
-use mixedcc_engine::durable::standby::{Shown, Told, TAKING};
+use mixedcc_engine::durable::standby::{Shown, TAKING};
 use mixedcc_engine::durable::wal::{Op, Stable};
 use mixedcc_engine::durable::Lsn;
 use mixedcc_engine::primitive::Ordering;
@@ -34,18 +34,21 @@ pub fn begin_life() {
 /// On a primary: tells standbys what is stable, if that is new. Returns it.
 pub fn tell() -> Csn {
     let e = shmem::engine();
-    let (last, _) = e.shared.standby.told();
-    match e.stable_upto().filter(|told| told.csn > last && wal::is_archived()) {
-        Some(told) => log(&told, 0),
-        None => last,
+    let (told, _) = e.shared.standby.told();
+    match e.stable_upto().filter(|csn| *csn > told && wal::is_archived()) {
+        Some(csn) => log(csn, 0),
+        None => told,
     }
 }
 
 /// On a primary, after each round: tells it once more. Replay that begins at the round's
 /// checkpoint, as when a standby starts, comes to this record, also if no commit follows.
 pub fn tell_again() {
-    if let Some(told) = shmem::engine().stable_upto().filter(|told| told.csn > 0 && wal::is_archived()) {
-        log(&told, 0);
+    let e = shmem::engine();
+    let (told, _) = e.shared.standby.told();
+    let csn = e.stable_upto().map_or(told, |csn| csn.max(told));
+    if csn > 0 && wal::is_archived() {
+        log(csn, 0);
     }
 }
 
@@ -58,8 +61,9 @@ pub fn tell_commit(csn: Csn) -> Option<Lsn> {
         return None;
     }
     for _ in 0..TRIES {
-        if let Some(told) = e.stable_upto().filter(|told| told.csn >= csn) {
-            let end = insert(&told, 0);
+        if let Some(upto) = e.stable_upto().filter(|upto| *upto >= csn) {
+            let (told, _) = e.shared.standby.told();
+            let end = insert(upto.max(told), 0);
             wal::flush(end);
             return Some(end);
         }
@@ -68,22 +72,21 @@ pub fn tell_commit(csn: Csn) -> Option<Lsn> {
     None
 }
 
-fn log(told: &Told, horizon: Csn) -> Csn {
-    let end = insert(told, horizon);
+fn log(csn: Csn, horizon: Csn) -> Csn {
+    let end = insert(csn, horizon);
     // With this fault, a test finds commits that no other process flushes.
     if horizon == 0 && !faults::on(Fault::LazyForgotten) {
         wal::flush_soon(end); // Only what is on disk is sent. Perhaps no commit follows.
     }
-    told.csn
+    csn
 }
 
-fn insert(told: &Told, horizon: Csn) -> Lsn {
+fn insert(csn: Csn, horizon: Csn) -> Lsn {
     let standby = &shmem::engine().shared.standby;
-    let open: Vec<u8> = told.open.iter().flat_map(|xid| xid.to_le_bytes()).collect();
-    let data = Stable { life: standby.life(wal::inserted()), csn: told.csn, horizon, open: &[] }.encode();
+    let data = Stable { life: standby.life(wal::inserted()), csn, horizon }.encode();
     // SAFETY: in a critical section, in which no other record is begun.
-    let end = wal::critical(|| unsafe { wal::insert(Op::Stable, wal::UNIMPORTANT, &[&data, &open]) });
-    standby.tell(told.csn, horizon);
+    let end = wal::critical(|| unsafe { wal::insert(Op::Stable, wal::UNIMPORTANT, &[&data]) });
+    standby.tell(csn, horizon);
     end
 }
 
@@ -92,8 +95,8 @@ fn insert(told: &Told, horizon: Csn) -> Lsn {
 pub fn floor_of(table: &Table, floor: Csn) -> Csn {
     let tells = table.durable().is_some() && wal::is_archived() && !compat::in_recovery();
     let e = shmem::engine();
-    // Some prepared transactions hold back what is stable, for long perhaps. Memory comes first.
-    if tells && floor > e.shared.standby.told().0 + 1 && !e.is_held_back(floor) {
+    // Overlapping prepared transactions may hold back what is stable for long. Memory comes first.
+    if tells && floor > e.shared.standby.told().0 + 1 && !e.has_prepared() {
         floor.min(tell() + 1)
     } else {
         floor
@@ -103,7 +106,7 @@ pub fn floor_of(table: &Table, floor: Csn) -> Csn {
 /// On a primary: the part of what lies up to `csn` that standbys know as stable. All of it, while
 /// prepared transactions hold that back: no standby shows anything below a horizon that is told.
 pub fn told(csn: Csn) -> Csn {
-    if wal::is_archived() && !shmem::engine().is_held_back(csn) {
+    if wal::is_archived() && !shmem::engine().has_prepared() {
         csn.min(shmem::engine().shared.standby.told().0)
     } else {
         csn
@@ -113,10 +116,10 @@ pub fn told(csn: Csn) -> Csn {
 /// On a primary: index entries go of rows of which the last was deleted at `csn`, below a floor of
 /// [`floor_of`]. Their WAL records come later.
 pub fn tell_horizon(table: &Table, csn: Csn) {
-    let (_, horizon) = shmem::engine().shared.standby.told();
+    let (told, horizon) = shmem::engine().shared.standby.told();
     let tells = table.durable().is_some() && wal::is_archived();
     if tells && csn > horizon && !faults::on(Fault::HorizonLeftOut) {
-        log(&Told { csn: 0, open: Vec::new() }, csn);
+        log(told.max(1), csn);
     }
 }
 
@@ -128,14 +131,11 @@ pub fn replayed(stable: Stable, at: u64) {
         standby.forget();
         await_readers(Csn::MAX);
         standby.turn(true);
-        standby.begin(stable.life);
     }
     standby.require(stable.horizon);
-    if stable.csn > 0 {
-        standby.show(Shown { csn: stable.csn, life: stable.life, at, time: compat::now() }, stable.open());
-        // Pins of later snapshots are at or above it (INV-APPLY).
-        shmem::engine().advance_clock(stable.csn);
-    }
+    standby.show(Shown { csn: stable.csn, life: stable.life, at, time: compat::now() });
+    // Pins of later snapshots are at or above it (INV-APPLY).
+    shmem::engine().advance_clock(stable.csn);
     if stable.horizon > 0 {
         await_readers(stable.horizon);
     }
@@ -227,12 +227,6 @@ pub fn shown() -> Csn {
         pgrx::check_for_interrupts!();
         compat::nap(LOOK_US);
     }
-}
-
-/// What may be shown now, with the transactions that are open at it.
-pub fn shown_with() -> Told {
-    shown();
-    shmem::engine().shared.standby.shown_with().unwrap_or_else(|| refuse_old())
 }
 
 /// Is it known what may be shown?

@@ -1,28 +1,12 @@
 //! Reads on standbys: what a primary tells, and what a standby has replayed.
 //!
 //! **INV-STABLE**: A primary tells *S* only if all commits up to *S* have inserted their records,
-//! and are decided in WAL, before the record that tells it; and with *S* it tells which prepared
-//! transactions are *open* at *S*: logged under a CSN n <= *S*, and committed at c > *S*, or not
-//! yet, or never. It finds them so: it reads the clock, then the words of all slots (INV-FLUSHED),
-//! then the CSNs under which prepared transactions are logged, then the largest CSN at which one
-//! was finished. *S* is not below the latter. A COMMIT PREPARED takes c, says so in the word
-//! (*committing*), then raises the largest CSN, then clears n, then says *committed*.
-//!
-//! *Proof.* Let n <= *S* be found in a slot. If c was taken before the clock was read, then the
-//! word was *committing* when it was looked at, since n is cleared before that ends: so *S* < c.
-//! Else c is above the clock. Let n be not found, as it is cleared: then c is at or below the
-//! largest CSN, so at or below *S*. A PREPARE that takes n later than the clock is read has n >
-//! *S*.
-//!
-//! One that has changed definitions keeps *S* below its n: its new files are used as soon as its
-//! commit is replayed. So do those beyond [`OPEN_MAX`].
-//!
-//! **INV-STILL-OPEN**: A standby takes *S* and the open ones as one value. An entry at n <= *S* of
-//! a transaction that is open is passed over, and counts when a later *S* is told of which it is
-//! not open. Which CSN c it has is not known, and need not be: snapshots are values of *S*. Let
-//! *S'* be the last one of which it was open. It counts at *S'* + 1, which is at or below c: so
-//! above all older entries of the row, whose CSNs are below n, and below all newer ones, which are
-//! above c.
+//! and are decided in WAL, before the record that tells it. It finds *S* so: it reads the clock,
+//! then the words of all slots (INV-FLUSHED), then the CSNs under which prepared transactions are
+//! logged, then the largest CSN at which one was finished. *S* is below each of the former, and not
+//! below the latter. So no *S* lies between the CSN of a PREPARE and that of its COMMIT PREPARED:
+//! it was below the first while the transaction was prepared, and is told again only when it has
+//! reached the second.
 //!
 //! **INV-CONFLICT**: A reader stores [`TAKING`] in its slot, then reads what is stable, then stores
 //! that. Redo publishes what is stable, and then looks at the slots, before index entries or
@@ -39,7 +23,7 @@ use crate::csn::{Csn, SlotId};
 use crate::faults::{self, Fault};
 use crate::open::TAKING as TAKING_CSN;
 use crate::primitive::{relax, AtomicU64, Ordering};
-use crate::shared::{Engine, Slot};
+use crate::shared::Engine;
 
 /// The word of a slot that is about to read what is stable. It is below all CSNs.
 pub const TAKING: Csn = 1;
@@ -48,12 +32,6 @@ pub const TAKING: Csn = 1;
 const JOURNALS: usize = 512;
 /// Blocks that are remembered as restored.
 const MOVED: usize = 8192;
-/// Prepared transactions that are open at what is told, at most.
-pub const OPEN_MAX: usize = 256;
-/// Those that are remembered as open no more.
-const LEFT: usize = 1024;
-/// Those that a table remembers that were passed over in images.
-const PASSED: usize = 32;
 
 /// What standbys may show, in shared memory. All-zero: nothing.
 #[repr(C)]
@@ -75,17 +53,6 @@ pub struct Standby {
     of_life: AtomicU64,
     at: AtomicU64,
     time: AtomicU64,
-    /// On a standby (INV-STILL-OPEN): odd while the next ones are written; of which CSN the open
-    /// ones are, how many, and their ids.
-    version: AtomicU64,
-    listed: AtomicU64,
-    opens: AtomicU64,
-    open: [AtomicU64; OPEN_MAX],
-    /// The ids of those that are open no more, and the CSNs at which they count; how many there
-    /// were; and the largest such CSN that is not remembered.
-    left: [[AtomicU64; 2]; LEFT],
-    lefts: AtomicU64,
-    lost: AtomicU64,
     /// The sessions that were cancelled because of horizons.
     pub conflicts: AtomicU64,
     journals: [AtomicU64; JOURNALS],
@@ -105,46 +72,11 @@ pub struct Live {
     pub low: AtomicU64,
     /// Journal pages whose last record ends at or below it are in memory.
     pub cursor: AtomicU64,
-    /// Open transactions of which an image was passed over: how many; their ids, if there is room;
-    /// and how many were open no more then.
-    passed: AtomicU64,
-    ids: [AtomicU64; PASSED],
-    passed_at: AtomicU64,
 }
 
 impl Live {
     /// The era of a table that is of no use in any.
     pub const GONE: u64 = u64::MAX;
-
-    /// Images of these open transactions were passed over. Called under INV-ATTACH, as the next.
-    pub fn pass(&self, standby: &Standby, ids: &[u64]) {
-        self.ids.iter().zip(ids).for_each(|(to, id)| to.store(*id, Ordering::SeqCst));
-        self.passed_at.store(standby.lefts.load(Ordering::SeqCst), Ordering::SeqCst);
-        self.passed.store(ids.len() as u64, Ordering::SeqCst);
-    }
-    /// Is one of them open no more, so that the images must be read again?
-    pub fn is_passed(&self, standby: &Standby, is_open: impl Fn(u64) -> bool) -> bool {
-        match self.passed.load(Ordering::SeqCst) as usize {
-            n if n <= PASSED => self.ids[..n].iter().any(|id| !is_open(id.load(Ordering::SeqCst))),
-            _ => standby.lefts.load(Ordering::SeqCst) != self.passed_at.load(Ordering::SeqCst),
-        }
-    }
-}
-
-/// A CSN that is stable, and the prepared transactions that are open at it (INV-STILL-OPEN).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
-    /// All commits up to this one.
-    pub csn: Csn,
-    /// But for these.
-    pub open: Vec<u64>,
-}
-
-impl Told {
-    /// Is the transaction of this id open?
-    pub fn is_open(&self, xid: u64) -> bool {
-        self.open.contains(&xid)
-    }
 }
 
 /// What a standby may show.
@@ -197,9 +129,6 @@ impl Standby {
     pub fn turn(&self, in_replay: bool) {
         self.forget();
         self.required.store(0, Ordering::SeqCst);
-        self.list(0, std::iter::empty());
-        self.left.iter().for_each(|[id, _]| id.store(0, Ordering::SeqCst));
-        self.lost.store(0, Ordering::SeqCst);
         let era = self.era.load(Ordering::SeqCst);
         let next = era + if (era % 2 == 1) == in_replay { 2 } else { 1 };
         self.era.store(next, Ordering::SeqCst);
@@ -212,90 +141,14 @@ impl Standby {
     pub fn is_life(&self, life: Lsn) -> bool {
         self.of_life.load(Ordering::SeqCst) == life
     }
-    /// What is told is of this life from now on.
-    pub fn begin(&self, life: Lsn) {
-        self.of_life.store(life, Ordering::SeqCst);
-    }
-    /// What is told was replayed, with the transactions that are open at it.
-    pub fn show(&self, shown: Shown, open: impl ExactSizeIterator<Item = u64> + Clone) {
-        let listed = self.listed.load(Ordering::SeqCst);
-        if shown.csn < listed {
-            return; // Another process of the primary was faster.
-        }
-        if shown.csn > listed {
-            self.change(listed, shown.csn, open);
-        }
+    /// What is told was replayed.
+    pub fn show(&self, shown: Shown) {
         self.of_life.store(shown.life, Ordering::SeqCst);
         self.at.store(shown.at, Ordering::SeqCst);
         self.time.store(shown.time, Ordering::SeqCst);
         if shown.csn >= self.required.load(Ordering::SeqCst) {
             self.stable.fetch_max(shown.csn, Ordering::SeqCst);
         }
-    }
-    /// Other transactions are open at `csn` than at the last one.
-    fn change(&self, last: Csn, csn: Csn, open: impl ExactSizeIterator<Item = u64> + Clone) {
-        if last == 0 {
-            // Nothing is known of those of before.
-            self.lost.store(csn, Ordering::SeqCst);
-        }
-        for xid in &self.open[..self.opens.load(Ordering::SeqCst) as usize] {
-            let xid = xid.load(Ordering::SeqCst);
-            if !open.clone().any(|other| other == xid) {
-                self.leave(xid, last + 1);
-            }
-        }
-        self.list(csn, open);
-    }
-    /// Replaces the open ones.
-    fn list(&self, csn: Csn, open: impl ExactSizeIterator<Item = u64>) {
-        self.version.fetch_add(1, Ordering::SeqCst);
-        self.listed.store(csn, Ordering::SeqCst);
-        self.opens.store(open.len().min(OPEN_MAX) as u64, Ordering::SeqCst);
-        self.open.iter().zip(open).for_each(|(to, xid)| to.store(xid, Ordering::SeqCst));
-        self.version.fetch_add(1, Ordering::SeqCst);
-    }
-    /// A transaction is open no more, and counts at `csn` if it has committed.
-    fn leave(&self, xid: u64, csn: Csn) {
-        let n = self.lefts.load(Ordering::SeqCst);
-        let [id, at] = &self.left[n as usize % LEFT];
-        if id.load(Ordering::SeqCst) != 0 {
-            self.lost.fetch_max(at.load(Ordering::SeqCst), Ordering::SeqCst);
-        }
-        id.store(0, Ordering::SeqCst);
-        at.store(csn, Ordering::SeqCst);
-        id.store(xid, Ordering::SeqCst);
-        self.lefts.store(n + 1, Ordering::SeqCst);
-    }
-    /// What is stable now, with the open ones. `None`: it is not known.
-    pub fn shown_with(&self) -> Option<Told> {
-        for n in 0.. {
-            let version = self.version.load(Ordering::SeqCst);
-            let csn = self.listed.load(Ordering::SeqCst);
-            let opens = self.opens.load(Ordering::SeqCst) as usize;
-            let open = self.open[..opens].iter().map(|xid| xid.load(Ordering::SeqCst)).collect();
-            let shown = self.shown();
-            if version % 2 == 0 && self.version.load(Ordering::SeqCst) == version {
-                match shown {
-                    None => return None,
-                    Some(shown) if shown == csn => return Some(Told { csn, open }),
-                    Some(_) => {} // The new one is about to be shown.
-                }
-            }
-            relax(n);
-        }
-        None
-    }
-    /// The CSN at which a transaction counts that was open. `Err`: it was not since that CSN.
-    pub fn counts_at(&self, xid: u64) -> Result<Csn, Csn> {
-        for [id, at] in &self.left {
-            if id.load(Ordering::SeqCst) == xid {
-                let csn = at.load(Ordering::SeqCst);
-                if id.load(Ordering::SeqCst) == xid {
-                    return Ok(csn);
-                }
-            }
-        }
-        Err(self.lost.load(Ordering::SeqCst))
     }
     /// Index entries go that snapshots below this CSN need. What is stable is not known, if it is
     /// below. Called by redo, before it looks at the snapshots (INV-CONFLICT).
@@ -361,55 +214,36 @@ impl Moved {
     }
 }
 
-/// A transaction that is prepared.
-struct Prepared {
-    csn: Csn,
-    /// 0: it has logged nothing.
-    xid: u64,
-    redefines: bool,
-}
-
-/// The prepared transaction of a slot. Waits for one that is about to take its CSN.
-fn prepared(slot: &Slot) -> Option<Prepared> {
-    for n in 0.. {
-        let csn = slot.logged_at.load(Ordering::SeqCst);
-        let xid = slot.xid.load(Ordering::SeqCst);
-        let redefines = slot.redefines.load(Ordering::SeqCst) != 0;
-        match csn {
-            0 => return None,
-            TAKING_CSN => relax(n),
-            _ if slot.logged_at.load(Ordering::SeqCst) == csn => return Some(Prepared { csn, xid, redefines }),
-            _ => {}
-        }
-    }
-    None
-}
-
 impl Engine {
-    /// What may be told (INV-STABLE). `None`: nothing for now.
-    pub fn stable_upto(&self) -> Option<Told> {
-        let mut csn = logged_upto(self);
-        if faults::on(Fault::StableTooLarge) {
-            return Some(Told { csn: self.now() + 1, open: Vec::new() });
-        }
-        let mut open = Vec::new();
-        for prepared in self.slots.iter().filter_map(prepared).filter(|_| !faults::on(Fault::StableAtPrepared)) {
-            if prepared.redefines {
-                csn = csn.min(prepared.csn - 1);
-            } else if prepared.xid != 0 {
-                open.push((prepared.csn, prepared.xid));
+    /// What may be told (INV-STABLE). `None`: nothing new for now.
+    pub fn stable_upto(&self) -> Option<Csn> {
+        let standby = &self.shared.standby;
+        let mut upto = logged_upto(self);
+        for slot in self.slots {
+            let mut n = 0;
+            let logged = loop {
+                match slot.logged_at.load(Ordering::SeqCst) {
+                    TAKING_CSN => relax(n),
+                    logged => break logged,
+                }
+                n += 1;
+            };
+            if logged != 0 && !faults::on(Fault::StableAtPrepared) {
+                upto = upto.min(logged - 1);
             }
         }
-        open.sort_unstable();
-        csn = open.get(OPEN_MAX).map_or(csn, |(first, _)| csn.min(first - 1));
-        let open = open.into_iter().filter(|(at, _)| *at <= csn).map(|(_, xid)| xid).collect();
-        (csn >= self.shared.standby.finished.load(Ordering::SeqCst)).then_some(Told { csn, open })
+        if faults::on(Fault::StableTooLarge) {
+            return Some(self.now() + 1);
+        }
+        (upto >= standby.finished.load(Ordering::SeqCst)).then_some(upto)
     }
 
-    /// Do prepared transactions hold back what may be told below this CSN?
+    /// Does a prepared transaction hold back what may be told below this CSN?
     pub fn is_held_back(&self, csn: Csn) -> bool {
-        let below = || self.slots.iter().filter_map(prepared).filter(|prepared| prepared.csn < csn);
-        self.has_prepared() && (below().any(|prepared| prepared.redefines) || below().count() > OPEN_MAX)
+        self.slots.iter().any(|slot| {
+            let logged = slot.logged_at.load(Ordering::SeqCst);
+            logged != 0 && logged < csn
+        })
     }
 
     /// Takes what is stable, as a snapshot of a slot. `is_first`: no older one is in use. `None`:
@@ -438,106 +272,36 @@ mod tests {
     use crate::csn::{SlotWord, State};
     use crate::threads::Block;
 
-    fn told(csn: Csn, open: &[u64]) -> Option<Told> {
-        Some(Told { csn, open: open.to_vec() })
-    }
-
     #[test]
     fn what_is_told_is_decided() {
         let block = Block::new(8 << 20, 3).expect("a block");
         let e = block.engine;
         let now = (e.tick(), e.tick(), e.tick()).2;
-        assert_eq!(e.stable_upto(), told(now, &[]));
+        assert_eq!(e.stable_upto(), Some(now));
         let open = e.tick();
         e.slots[1].word.store(SlotWord::new(0, open, State::Committing).0, Ordering::SeqCst);
         e.tick();
-        assert_eq!(e.stable_upto(), told(open - 1, &[]));
+        assert_eq!(e.stable_upto(), Some(open - 1));
         e.slots[1].word.store(SlotWord::new(0, open, State::Committed).0, Ordering::SeqCst);
-        assert_eq!(e.stable_upto(), told(e.now(), &[]));
+        assert_eq!(e.stable_upto(), Some(e.now()));
     }
 
     #[test]
-    fn what_is_prepared_is_told_as_open_until_its_commit_is_told() {
+    fn nothing_is_told_between_a_prepare_and_its_end() {
         let block = Block::new(8 << 20, 3).expect("a block");
         let e = block.engine;
         let prepared = e.tick();
-        e.slots[1].xid.store(7, Ordering::SeqCst);
         e.slots[1].logged_at.store(prepared, Ordering::SeqCst);
         let other = e.tick();
-        assert_eq!(e.stable_upto(), told(other, &[7]));
+        assert_eq!(e.stable_upto(), Some(prepared - 1));
         // Another commit is under way below the CSN of the end.
         e.slots[2].word.store(SlotWord::new(0, other, State::Committing).0, Ordering::SeqCst);
         let end = e.tick();
-        e.slots[1].word.store(SlotWord::new(0, end, State::Committing).0, Ordering::SeqCst);
-        assert_eq!(e.stable_upto(), told(other - 1, &[7]));
         e.shared.standby.tell_finished(end);
-        assert_eq!(e.stable_upto(), None, "it would be open, or not, at {}", other - 1);
         e.slots[1].logged_at.store(0, Ordering::SeqCst);
-        assert_eq!(e.stable_upto(), None, "it would be seen at {}, below {end}", other - 1);
-        e.slots[1].word.store(SlotWord::new(0, end, State::Committed).0, Ordering::SeqCst);
-        assert_eq!(e.stable_upto(), None);
+        assert_eq!(e.stable_upto(), None, "it would be at {}, between {prepared} and {end}", other - 1);
         e.slots[2].word.store(SlotWord::new(0, other, State::Committed).0, Ordering::SeqCst);
-        assert_eq!(e.stable_upto(), told(end, &[]));
-    }
-
-    #[test]
-    fn changes_of_definitions_and_too_many_hold_it_back() {
-        let block = Block::new(8 << 20, OPEN_MAX + 3).expect("a block");
-        let e = block.engine;
-        e.shared.guards.0.enter();
-        let first = e.tick();
-        e.slots[0].redefines.store(1, Ordering::SeqCst);
-        e.slots[0].logged_at.store(first, Ordering::SeqCst);
-        e.tick();
-        assert_eq!(e.stable_upto(), told(first - 1, &[]));
-        assert!(e.is_held_back(first + 1) && !e.is_held_back(first));
-        e.slots[0].logged_at.store(0, Ordering::SeqCst);
-        let all: Vec<_> = (1..=OPEN_MAX as u64 + 2).collect();
-        let csns: Vec<_> = all.iter().map(|_| e.tick()).collect();
-        for (i, csn) in csns.iter().enumerate() {
-            e.slots[i].redefines.store(0, Ordering::SeqCst);
-            e.slots[i].xid.store(all[i], Ordering::SeqCst);
-            e.slots[i].logged_at.store(*csn, Ordering::SeqCst);
-        }
-        assert_eq!(e.stable_upto(), told(csns[OPEN_MAX] - 1, &all[..OPEN_MAX]));
-        assert!(e.is_held_back(Csn::MAX) && !e.is_held_back(csns[OPEN_MAX]));
-    }
-
-    #[test]
-    fn what_was_open_counts_after_the_last_time_that_it_was() {
-        let block = Block::new(8 << 20, 3).expect("a block");
-        let standby = &block.engine.shared.standby;
-        let show = |csn, open: &[u64]| {
-            standby.show(Shown { csn, life: 7, at: 100, time: 0 }, open.iter().copied());
-        };
-        assert_eq!(standby.shown_with(), None);
-        show(50, &[3, 4]);
-        assert_eq!(standby.shown_with(), told(50, &[3, 4]));
-        show(60, &[3]);
-        show(55, &[3, 4]);
-        assert_eq!(standby.shown_with(), told(60, &[3]), "an older one comes late");
-        assert_eq!(standby.counts_at(4), Ok(51));
-        assert_eq!(standby.counts_at(3), Err(50));
-        assert_eq!(standby.counts_at(9), Err(50), "what was before is not known");
-        let live = Live::default();
-        live.pass(standby, &[3]);
-        let is_passed = |live: &Live| {
-            let now = standby.shown_with().expect("it is known");
-            live.is_passed(standby, |xid| now.is_open(xid))
-        };
-        assert!(!is_passed(&live));
-        let many = Live::default();
-        many.pass(standby, &[3; PASSED + 1]);
-        assert!(!is_passed(&many));
-        show(70, &[]);
-        assert_eq!(standby.counts_at(3), Ok(61));
-        assert!(is_passed(&live) && is_passed(&many));
-        for n in 0..=LEFT as u64 {
-            show(100 + 2 * n, &[1000 + n]);
-        }
-        assert_eq!(standby.counts_at(3), Err(61), "there is no room to remember it");
-        standby.turn(true);
-        assert_eq!((standby.shown_with(), standby.counts_at(1000)), (None, Err(0)));
+        assert_eq!(e.stable_upto(), Some(end));
     }
 
     #[test]
@@ -546,7 +310,7 @@ mod tests {
         let (e, standby) = (block.engine, &block.engine.shared.standby);
         assert_eq!(e.take_stable(0, true), None);
         assert_eq!(e.showing_below(Csn::MAX).count(), 0);
-        let show = |csn| standby.show(Shown { csn, life: 7, at: 100, time: 0 }, std::iter::empty());
+        let show = |csn| standby.show(Shown { csn, life: 7, at: 100, time: 0 });
         show(50);
         assert_eq!(e.take_stable(0, true), Some(50));
         show(60);

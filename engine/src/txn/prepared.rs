@@ -172,7 +172,6 @@ impl Txn {
     /// older value of the clock (INV-LOOK).
     fn link_and_tick(&mut self) -> Csn {
         self.writes.link();
-        self.shared_slot().redefines.store(u32::from(!self.changes.is_empty()), Ordering::SeqCst);
         let at = &self.shared_slot().logged_at;
         at.store(TAKING, Ordering::SeqCst);
         let now = self.e.tick();
@@ -276,11 +275,8 @@ impl Txn {
             self.registrations.plan_without_keys(&self.owner, &self.writes);
             self.registrations.register(&self.owner, &self.writes);
             self.take_csn();
-            // INV-STABLE: in this order, and while the word is *committing*.
+            // INV-STABLE: before the slot forgets at which CSN it was logged.
             self.e.shared.standby.tell_finished(self.e.word(self.slot).csn());
-            if !faults::on(Fault::LoggedForgottenLate) {
-                self.shared_slot().logged_at.store(0, Ordering::SeqCst);
-            }
         }
         self.stage = Stage::Decided;
     }

@@ -177,9 +177,7 @@ impl Commit {
         }
         t.prepare_ahead_locks(&PG)?;
         keep(t);
-        if let Way::Xid(xid) = self.way {
-            // Before it has its CSN (INV-STABLE).
-            slot().xid.store(xid, Ordering::SeqCst);
+        if logs {
             enter_window();
         }
         let csn = t.prepare_ahead_decide(&PG)?;

@@ -33,14 +33,7 @@ pub fn describe(info: u8, data: &[u8]) -> String {
             r.time
         ),
         Ok(Record::Stable(s)) => {
-            let written =
-                write!(text, "csn {}; horizon {}; life {:X}/{:X}", s.csn, s.horizon, s.life >> 32, s.life as u32);
-            s.open()
-                .enumerate()
-                .try_fold((), |(), (i, xid)| {
-                    write!(text, "{} {}:{}", if i == 0 { "; prepared" } else { "," }, xid >> 32, xid as u32)
-                })
-                .and(written)
+            write!(text, "csn {}; horizon {}; life {:X}/{:X}", s.csn, s.horizon, s.life >> 32, s.life as u32)
         }
         Ok(Record::Change(change)) => change.put(&mut text),
         Err(why) => write!(text, "cannot be read: {why}"),
