@@ -2,7 +2,7 @@
 
 use super::journal;
 use crate::pg::errors::complain;
-use crate::pg::{compat, text};
+use crate::pg::{compat, text, wal};
 use crate::state::{slots, xact};
 use mixedcc_engine::durable::merge::{Fork, Outcome};
 use mixedcc_engine::durable::{Malformed, Meta, Page, PAGE};
@@ -42,7 +42,7 @@ impl Files {
         let id = pg_sys::TransactionId::from(xid as u32);
         // SAFETY: the commit log has this id, because `relfrozenxid` is at or below it (D-XID).
         unsafe {
-            if xid >= pg_sys::ReadNextFullTransactionId().value || pg_sys::TransactionIdIsInProgress(id) {
+            if xid >= pg_sys::ReadNextFullTransactionId().value || wal::is_running(xid as u32) {
                 return Outcome::Open;
             }
             // INV-AWAKE: one that has ended with tables in memory has a CSN there, which its rows

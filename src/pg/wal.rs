@@ -184,6 +184,23 @@ pub fn next_full_xid() -> u64 {
     unsafe { pg_sys::ReadNextFullTransactionId() }.value
 }
 
+/// Is the transaction in the list of running ones? Also in a process that takes no snapshots:
+/// PostgreSQL takes ids before `RecentXmin` for ended, which is of the last snapshot. Ids that are
+/// 2^31 later seem to be before it.
+pub fn is_running(xid: u32) -> bool {
+    // All ids in use are later.
+    let oldest = (next_full_xid() as u32).wrapping_sub(0x7ff0_0000).max(3);
+    // SAFETY: `RecentXmin` is a variable of this process, which has one thread; the call reads it,
+    // and raises nothing. No lock of the list is held.
+    unsafe {
+        let known = pg_sys::RecentXmin;
+        pg_sys::RecentXmin = pg_sys::TransactionId::from(oldest);
+        let is_running = pg_sys::TransactionIdIsInProgress(pg_sys::TransactionId::from(xid));
+        pg_sys::RecentXmin = known;
+        is_running
+    }
+}
+
 /// The full id of the top transaction, which gets one if it has none. An ERROR unwinds.
 pub fn full_xid() -> u64 {
     // SAFETY: a transaction is in progress, or in PRE_COMMIT.

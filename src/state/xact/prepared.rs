@@ -243,9 +243,7 @@ pub(super) fn finish_locked(e: Engine) {
 }
 
 fn is_decided(slot: SlotId) -> bool {
-    let xid = pg_sys::TransactionId::from(slots::prepared_xid(slot));
-    // SAFETY: looks at the list of running transactions, with no lock of it held.
-    unsafe { !pg_sys::TransactionIdIsInProgress(xid) }
+    !wal::is_running(slots::prepared_xid(slot))
 }
 
 /// Ends a decided transaction. The caller has the lock.

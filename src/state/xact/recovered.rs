@@ -17,6 +17,7 @@ use super::prepared::{await_end, finish_locked, written_tag};
 use super::{mode, Mode};
 use crate::pg::compat;
 use crate::pg::faults::{self, Fault};
+use crate::pg::wal;
 use crate::state::platform::PG;
 use crate::state::rel::RelInfo;
 use crate::state::{shmem, slots};
@@ -75,8 +76,7 @@ pub fn enter(oid: pg_sys::Oid, table: &'static Table, all: &[Held], register: im
 }
 
 fn is_open(xid: u64) -> bool {
-    // SAFETY: looks at the list of running transactions, with no lock of it held.
-    unsafe { pg_sys::TransactionIdIsInProgress(pg_sys::TransactionId::from(xid as u32)) }
+    wal::is_running(xid as u32)
 }
 
 /// The transactions of before the start that keep a table so (INV-AWAKE).

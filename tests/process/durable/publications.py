@@ -357,7 +357,7 @@ def importing(cluster, name):
 
 
 def differences(*seen):
-    """Some rows that are not the same everywhere: of each table, and which sessions have seen them."""
+    """Some rows that are not the same everywhere: of each table, and which looks have them."""
     for table, name in enumerate(NAMES):
         rows = [set(each[table]) for each in seen]
         for row in list(set.union(*rows) - set.intersection(*rows))[:3]:
