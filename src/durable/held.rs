@@ -74,9 +74,8 @@ impl HeldRows {
         self.0.is_empty()
     }
 
-    /// The bytes of memory that they need beyond the rows of the table, about: as many as so many
-    /// pages.
-    pub fn pages(&self) -> u64 {
+    /// How many there are.
+    pub fn len(&self) -> u64 {
         self.0.len() as u64
     }
 

@@ -26,7 +26,7 @@ use crate::state::{loads, rel, stop, xact};
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::durable::merge::{Fork, Merge, Merged, Winning};
 use mixedcc_engine::durable::progress::Phase;
-use mixedcc_engine::durable::resolve::{is_due, resolve};
+use mixedcc_engine::durable::resolve::{is_as_before, is_due, resolve};
 use mixedcc_engine::durable::table::Counts;
 use mixedcc_engine::durable::wal::ImageKind;
 use mixedcc_engine::durable::window::Place;
@@ -37,6 +37,7 @@ use mixedcc_engine::record::{Record, VERSION_HEADER};
 use mixedcc_engine::{Engine, Error, Table};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
+use std::collections::HashMap;
 
 /// Loads the rows of a permanent relation, and registers its table. `indexed`: index entries may
 /// name numbers without a row. Raises an error if its files are damaged.
@@ -57,27 +58,33 @@ pub unsafe fn load(rel: pg_sys::Relation, indexed: bool) -> Result<&'static Tabl
         }
         shmem::unregister(files.key);
     }
+    let mut nap_us = AGAIN_US.0;
     loop {
         // SAFETY: `rel` is open (contract of this function); a variable of this process.
         unsafe { loads::mine().begin(pg_sys::MyDatabaseId.to_u32(), (*rel).rd_id.to_u32(), compat::now()) };
         // SAFETY: `rel` is open (contract of this function).
-        let loaded = Load::begin(rel, unsafe { Files::of(rel) }).run(indexed);
-        match loaded {
+        let mut load = Load::begin(rel, unsafe { Files::of(rel) });
+        match load.run(indexed) {
             Ok(table) => return Ok(table),
             Err(Failed::TooLarge(too_large)) => {
-                shmem::register_absent(files.key, Absence::TooLarge, too_large.need);
+                // With rows of transactions that have not ended, it may need less after that.
+                if load.held.is_empty() {
+                    shmem::register_absent(files.key, Absence::TooLarge, too_large.need);
+                }
                 return Err(too_large);
             }
             Err(Failed::Again) => {
+                drop(load);
                 pgrx::check_for_interrupts!();
-                compat::nap(AGAIN_US);
+                compat::nap(nap_us);
+                nap_us = (2 * nap_us).min(AGAIN_US.1);
             }
         }
     }
 }
 
-/// Before a load begins anew, microseconds.
-const AGAIN_US: i64 = 1000;
+/// Before a load begins anew: the first time, and at most, microseconds.
+const AGAIN_US: (core::ffi::c_long, core::ffi::c_long) = (1000, 1_000_000);
 
 /// Why a load has not come to its end.
 enum Failed {
@@ -125,6 +132,8 @@ struct Load {
     absorbed: Absorbed,
     table: Option<&'static Table>,
     held: HeldRows,
+    /// The bytes of their rows in the files, at most.
+    pending_bytes: u64,
 }
 
 impl Drop for Load {
@@ -144,7 +153,7 @@ impl Load {
         see_to_exit();
         let absorbed = absorb(&files);
         let held = HeldRows::default();
-        Load { rel, files, e: shmem::engine(), slot: shmem::my_slot(), absorbed, table: None, held }
+        Load { rel, files, e: shmem::engine(), slot: shmem::my_slot(), absorbed, table: None, held, pending_bytes: 0 }
     }
 
     fn run(&mut self, indexed: bool) -> Result<&'static Table, Failed> {
@@ -217,12 +226,18 @@ impl Load {
     /// again without them.
     fn merge(&mut self) -> Merged {
         let mut merge = Merge::new(&self.absorbed.meta);
-        let (mut clock, mut resolved) = (self.absorbed.clock, 0);
+        let (mut clock, mut resolved, mut pending_bytes) = (self.absorbed.clock, 0, 0);
         let mut batch = Batch::new(self.files.key, ImageKind::Resolve);
         let mut again = Box::new([0; PAGE]);
+        // One that ends meanwhile stays open: all of its entries are taken alike.
+        let mut known = HashMap::new();
         self.each_page(false, |block, page| {
-            let mut log = |xid| self.files.outcome(xid);
-            let added = if is_due(page) {
+            let mut log = |xid| *known.entry(xid).or_insert_with(|| self.files.outcome(xid));
+            if is_due(page) {
+                let open = page.entries().filter(|(_, entry)| entry.pending.is_some());
+                pending_bytes += open.map(|(_, entry)| entry.payload.len() as u64).sum::<u64>();
+            }
+            let added = if is_due(page) && !is_as_before(page, &mut log) {
                 clock = clock.max(page.special.csn_max);
                 resolved += 1;
                 resolve(page, &mut again, &mut log);
@@ -239,6 +254,7 @@ impl Load {
             batch.take_filled();
         }
         self.absorbed.clock = clock;
+        self.pending_bytes = pending_bytes;
         let merged = merge.finish();
         if let Some((record, _)) = merged.damaged.first() {
             self.files.refuse(&format!("a part of row {record} is missing"));
@@ -286,7 +302,7 @@ impl Load {
     /// The same for rows with so many bytes in the file.
     fn need_for(&self, merged: &Merged, bytes: u64) -> u64 {
         let rows = merged.records().filter(|(_, winner)| !winner.tomb).count() as u64;
-        let held = self.held.pages() * PAGE as u64;
+        let held = self.held.len() * HELD + self.pending_bytes;
         let fixed = self.len(merged) * (size_of::<Record>() as u64 + 5) + (1 << 16) + held;
         (fixed + bytes + rows * (VERSION_HEADER as u64 + 14 + KEY)) / 8 * 9
     }
@@ -301,6 +317,9 @@ impl Load {
         // SAFETY: the relation is open: contract of `load`.
         let table = unsafe { rel::make_anew(self.rel, self.files.key) }?;
         self.absorbed.meta.rules.apply(&self.e, table.map());
+        if !self.held.is_empty() && !faults::on(Fault::PartitionsLocked) {
+            table.map().lock_rows(&self.e, compat::now());
+        }
         self.table = Some(table);
         LOADING.set(Some(table));
         let len = self.len(merged);
@@ -322,10 +341,10 @@ impl Load {
                 }
             }
         });
-        let Second { partkey, counts, mut held, .. } = second;
-        let made = done.and_then(|()| held.make(&self.files, (self.rel, &partkey, table)));
+        let Second { partkey, counts, held, .. } = second;
         self.held = held;
-        made?;
+        done?;
+        self.held.make(&self.files, (self.rel, &partkey, table))?;
         let counts = Counts { blocks: buffers::blocks(self.files.key, Fork::Main).into(), ..counts };
         durable.set_counts(counts);
         durable.raise_horizon(self.absorbed.meta.horizon);
@@ -367,6 +386,9 @@ fn write_chain(files: &Files, entry: &Entry, row: &[u8]) -> Place {
     place
 }
 
+/// The bytes that a row of a prepared transaction needs beside its own: version and key, lock, and
+/// what remembers the write, about.
+const HELD: u64 = VERSION_HEADER as u64 + 14 + KEY + 256;
 /// The bytes of a row's entry in the primary index, about.
 const KEY: u64 = 48;
 

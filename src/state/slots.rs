@@ -5,8 +5,8 @@
 //! transaction for it, or a prepared transaction has it. A PGPROC gets another slot only by its own
 //! process, between two transactions. It keeps its slot when the process ends. So the next process
 //! of that PGPROC finds in the slot what a process before it has left there: retired memory and
-//! counters, as if slots were PGPROCs. The spare slots come after these. With `wal_level` logical
-//! the last two are taken for good: they are the anchors'.
+//! counters, as if slots were PGPROCs. The spare slots come after these. The last ones are taken
+//! for good: one for transactions that have ended, and with `wal_level` logical those of anchors.
 //!
 //! Two arrays say so: the slot of each PGPROC, and what each slot has. A third one has the ids of
 //! prepared transactions. A word says whether a process ends some of these. The last words have the
@@ -49,10 +49,24 @@ fn anchors() -> usize {
     2 * usize::from(wal::is_logical())
 }
 
+/// One slot that no process ever has, if transactions may be prepared: see [`ender`].
+fn enders() -> usize {
+    usize::from(compat::max_prepared_transactions() > 0)
+}
+
 /// All slots.
 pub fn count() -> usize {
-    let spare = compat::max_prepared_transactions().min(MOST.saturating_sub(procs() + anchors()));
-    procs() + spare + anchors()
+    let spare = compat::max_prepared_transactions().min(MOST.saturating_sub(procs() + anchors() + enders()));
+    procs() + spare + enders() + anchors()
+}
+
+/// The slot for transactions that have ended, while rows of theirs are put into a table that is
+/// loaded. PostgreSQL has given their places to others, so there may be no spare slot for them. The
+/// caller has the lock of finishing.
+pub fn ender(xid: u32) -> SlotId {
+    let slot = (count() - anchors() - enders()) as SlotId;
+    xid_of(slot).store(xid, Ordering::SeqCst);
+    slot
 }
 
 /// One of the slots that no process has.
@@ -71,7 +85,7 @@ const END: usize = 4;
 
 /// Words for the ends of recovered transactions: their number, and each of them.
 fn ends() -> usize {
-    1 + END * (count() - procs())
+    1 + END * compat::max_prepared_transactions()
 }
 
 /// Bytes of shared memory.
@@ -95,7 +109,7 @@ pub unsafe fn startup() {
         (0..procs()).for_each(|n| slot_of(n as ProcNo).store(n as u32, Ordering::SeqCst));
         let has = |slot: usize| match slot {
             _ if slot < procs() => slot as u32,
-            _ if slot < count() - anchors() => SPARE,
+            _ if slot < count() - anchors() - enders() => SPARE,
             _ => TAKEN,
         };
         (0..count()).for_each(|slot| proc_of(slot as SlotId).store(has(slot), Ordering::SeqCst));

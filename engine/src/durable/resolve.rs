@@ -20,6 +20,11 @@ pub fn is_due(page: &Page) -> bool {
     page.special.kind == PageKind::Image && page.special.flags & HAS_PENDING != 0
 }
 
+/// Stays each entry of the page as it is?
+pub fn is_as_before(page: &Page, log: Log) -> bool {
+    page.entries().all(|(_, entry)| decided(&entry, log).is_some_and(|stays| stays.pending == entry.pending))
+}
+
 /// Writes an image page again, with its entries as they stay. It has the same block and chain.
 pub fn resolve<'p>(page: &Page, to: &'p mut [u8; PAGE], log: Log) -> PageMut<'p> {
     let special = page.special;

@@ -167,6 +167,18 @@ impl PartitionMap {
     pub fn begins(&self, now: Csn) {
         self.partitions().iter().for_each(|p| p.since.store(now, Ordering::SeqCst));
     }
+    /// No partition is locked as a whole at first: prepared transactions of before the start have
+    /// rows of it locked (INV-RECOVERED). A protocol that does so is asked for again. No other
+    /// process has the map. `now`: as for [`Partition::ask`].
+    pub fn lock_rows(&self, e: &Engine, now: u64) {
+        let Some(rows) = Protocol::ALL.into_iter().find(|p| !ProtocolSet::of(*p).locks_partitions()) else { return };
+        for p in self.partitions() {
+            let wanted = Some(p.protocols()).filter(|set| set.locks_partitions()).and_then(|set| set.iter().next());
+            if let Some(wanted) = wanted.filter(|_| p.put(e, ProtocolSet::of(rows), None).is_ok()) {
+                let _ = p.ask(e, wanted, false, Why::Asked, 0, now);
+            }
+        }
+    }
     /// The size in bytes of a map with `n` partitions.
     pub fn size(n: u32) -> usize {
         std::mem::size_of::<PartitionMap>() + n as usize * std::mem::size_of::<Partition>()

@@ -14,7 +14,7 @@ use super::{Level, Stage, Txn, WriteKind};
 use crate::csn::Csn;
 use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
-use crate::lock::Mode;
+use crate::lock::{LockWord, Mode};
 use crate::open::TAKING;
 use crate::partition::{Partition, Tally};
 use crate::platform::{Platform, StopEvent};
@@ -203,9 +203,12 @@ impl Txn {
     }
 
     /// After [`Txn::prepare_ahead_locks`]: is all that it protects in a table told by the rows that
-    /// it has written there? `None`: it has locked other rows, or has read. `Some(true)`: it has
-    /// locked rows whose key it has not changed as if it had.
+    /// it has written there? `None`: it has locked other rows, or partitions, or has read.
+    /// `Some(true)`: it has locked rows whose key it has not changed as if it had.
     pub fn only_writes(&self, table: &Table) -> Option<bool> {
+        if self.locks_partition_of(table) {
+            return None;
+        }
         let locks = self.locks.all.iter().filter_map(|l| Some((l, l.rec?)));
         let mut stronger = false;
         for (l, r) in locks.filter(|(_, r)| std::ptr::eq(r.table, table)) {
@@ -215,9 +218,11 @@ impl Txn {
         self.guards.read.is_empty().then_some(stronger)
     }
 
-    /// Does it hold the lock of a partition?
-    pub fn locks_partition(&self) -> bool {
-        self.locks.all.iter().any(|l| l.partition)
+    /// Does it hold the lock of a partition of this table? It stands for those of any rows there.
+    fn locks_partition_of(&self, table: &Table) -> bool {
+        let is_of_table =
+            |word: &LockWord| table.map().partitions().iter().any(|p| std::ptr::eq(&raw const p.lock, word));
+        self.locks.all.iter().any(|l| l.partition && is_of_table(l.word))
     }
 
     /// Guards stand for what it has read.

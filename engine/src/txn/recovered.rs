@@ -6,7 +6,9 @@
 //! the transaction meanwhile (INV-HANDOVER). So a process that meets the rows finds what it would
 //! find of a transaction that was prepared since the start, but for locks of ranges. A protocol
 //! that relies on these has no readers in the table (the platform sees to that). The protocols of
-//! the table do not change before the transaction ends, because it follows them.
+//! the table do not change before the transaction ends, because it follows them. None of them locks
+//! partitions at first ([`PartitionMap::lock_rows`]): the transaction has rows locked, and it would
+//! exclude others that have rows of the same partition.
 //!
 //! If it is finished before another of its tables is loaded, its rows there get the CSN of its end.
 //! So no snapshot shows half of it.
@@ -103,17 +105,18 @@ impl Txn {
 
     fn try_recover(&mut self, p: &dyn Platform, table: &'static Table, of: &RecoveredWrites) -> Result<(), Error> {
         RetireQueue::reserve(&self.e, self.slot, self.writes.owed() + of.all.len() as u64)?;
-        let mut written: Vec<&'static Partition> = Vec::new();
+        let partitions = table.map().partitions();
+        let mut is_written = vec![false; partitions.len()];
         for no in 0..table.map().n {
             self.follow(p, Touch { table, no }.partition())?;
         }
         for w in of.all {
             let r = RecordRef::find(table, w.no).ok_or(Error::OutOfMemory)?;
             self.recover_write(p, r, w.version, of)?;
-            if !written.iter().any(|p| std::ptr::eq(*p, r.partition())) {
-                written.push(r.partition());
-            }
+            is_written[r.touch().no as usize] = true;
         }
+        let written: Vec<&'static Partition> =
+            partitions.iter().zip(is_written).filter(|(_, is)| *is).map(|(p, _)| p).collect();
         let e = self.e;
         self.guards.recover(&e, &written);
         self.make_block()
@@ -126,9 +129,7 @@ impl Txn {
         v: NonNull<Version>,
         of: &RecoveredWrites,
     ) -> Result<(), Error> {
-        if self.followed(r.partition()).locks_partitions() {
-            self.lock_partition(p, r.touch())?;
-        }
+        debug_assert!(!self.followed(r.partition()).locks_partitions());
         // SAFETY: INV-VERSION: a version of the caller's, which no other process can reach.
         let version = unsafe { v.as_ref() };
         let base = NonNull::new(r.rec.head()).filter(|head| *head != v);

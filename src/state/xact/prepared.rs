@@ -115,7 +115,7 @@ fn keep_tables(t: &Txn) {
             Some(stronger) if !defines => written_tag(info.oid, stronger),
             _ => kept_tag(info.oid),
         };
-        if tag.locktag_field4 == TAG_PREPARED || t.locks_partition() {
+        if tag.locktag_field4 == TAG_PREPARED {
             refuse_to_apply();
         }
         // SAFETY: a transaction is running, so it has an owner. Any tag can be locked. An ERROR

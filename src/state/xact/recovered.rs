@@ -127,7 +127,10 @@ fn enter_one(e: Engine, table: &'static Table, h: &Held, stronger: bool) -> Resu
     let mut t = match slot.take().and_then(|slot| Txn::take_over(e, slot)) {
         Some(t) => t,
         None => {
-            let slot = slots::take_for(xid).ok_or(Error::WouldBlock)?;
+            let slot = match end {
+                None => slots::take_for(xid).ok_or(Error::WouldBlock)?,
+                Some(_) => slots::ender(xid),
+            };
             Txn::begin_recovered(e, slot, compat::ident_of_recovered(xid), (h.xid, h.csn))
         }
     };
@@ -135,17 +138,19 @@ fn enter_one(e: Engine, table: &'static Table, h: &Held, stronger: bool) -> Resu
     match (done, end) {
         (Ok(()), None) => Ok(Some(Entered { t, before })),
         (Ok(()), Some(csn)) => {
-            let slot = t.slot;
             t.commit_recovered(&PG, csn);
-            slots::make_spare(slot);
             if let Some(durable) = table.durable() {
                 // The next round puts rows in place of the pending entries.
                 h.writes.iter().for_each(|w| durable.set_dirty(w.no));
             }
             Ok(None)
         }
-        (Err(x), _) => {
+        (Err(x), None) => {
             take_back(t, before);
+            Err(x)
+        }
+        (Err(x), Some(_)) => {
+            t.take_back(before);
             Err(x)
         }
     }
