@@ -3,59 +3,19 @@
 one: what was prepared stays so, with its rows, row locks and guards, until it is finished."""
 
 import random
-import sys
 import threading
 
 import psycopg2
 
 from lib import protocols
 from lib.clusters import Cluster
-from lib.common import check, create_table, equal, main, must_be_found, must_come, premise, query, value, wait_until
+from lib.common import check, create_table, equal, must_come, premise, query, value, wait_until
+from lib.prepared import ENDS, attempt, checkpoint_and_crash, crash, done, must_prepare, prepare, restart, run_all
 
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
-ENDS = ("COMMIT", "ROLLBACK")
 WRITES = "UPDATE {0} SET v = 1 WHERE id = 1; DELETE FROM {0} WHERE id = 2; INSERT INTO {0} VALUES (30, 1, 30)"
 OLD, NEW = [(1, 0), (2, 0)], [(1, 1), (30, 1)]
 LONG = "repeat(md5(({0})::text), 900)"  # a row in pieces
-
-
-def begin(**settings):
-    """A server of the test's own."""
-    cluster = Cluster.new(max_prepared_transactions="40", autovacuum="off",
-                          **{"mixedcc.load_workers": "0", "mixedcc.memory": "256MB", **settings})
-    cluster.start()
-    cluster.ask("CREATE EXTENSION mixedcc; SELECT 1")
-    return cluster
-
-
-def attempt(cluster, sql, options="-c lock_timeout=150ms"):
-    """What came of statements in a session of their own: the rows, or the SQLSTATE."""
-    session = cluster.connect(options=options)
-    try:
-        return query(session, sql)
-    except psycopg2.Error as error:
-        return error.pgcode
-    finally:
-        session.close()
-
-
-def done(cluster, sql):
-    """The same for statements that must succeed."""
-    session = cluster.connect(options="-c lock_timeout=20s")
-    try:
-        return query(session, sql)
-    finally:
-        session.close()
-
-
-def prepare(cluster, gid, sql, level="READ COMMITTED"):
-    return attempt(cluster, f"BEGIN ISOLATION LEVEL {level}; {sql}; PREPARE TRANSACTION '{gid}'")
-
-
-def must_prepare(*arguments):
-    result = prepare(*arguments)
-    if result is not None:
-        raise RuntimeError(f"not prepared: {arguments[1:]}: {result}")
 
 
 def fresh(cluster, *names, protocol="occ", kind=""):
@@ -70,23 +30,8 @@ def rows(cluster, table):
     return done(cluster, f"SELECT id, v FROM {table} WHERE id IN (1, 2, 30) ORDER BY id")
 
 
-def restart(cluster):
-    cluster.control("stop", "-m", "fast")
-    cluster.start()
-
-
-def crash(cluster):
-    cluster.crash()
-    cluster.start()
-
-
 def crash_twice(cluster):
     crash(cluster)
-    crash(cluster)
-
-
-def checkpoint_and_crash(cluster):
-    done(cluster, "CHECKPOINT")
     crash(cluster)
 
 
@@ -451,30 +396,10 @@ def random_life(cluster, seed=7):
 TESTS = (outcomes, finished_before, locks, waiters, undone, long_rows, vacuum, switches, gate, loaders, copies, random_life)
 
 
-def test_in_doubt():
-    cluster = begin()
-    try:
-        for test in TESTS:
-            test(cluster)
-    finally:
-        cluster.remove()
-
-
 FAULTS = {"prepared_stays_pending": (vacuum, "in doubt: its rows behind VACUUM and a crash, COMMIT"),
           "prepared_window_early": (gate, "in doubt: the companion ends and comes again beside a PREPARE that waits"),
           "not_asleep": (locks, "in doubt, a crash: what a SERIALIZABLE transaction has read")}
 
 
-def test_faults():
-    """A build with the feature `faults`: each is found by its check."""
-    for fault in sys.argv[2:] or FAULTS:
-        cluster = begin(**{"mixedcc.fault": fault})
-        try:
-            test, name = FAULTS[fault]
-            must_be_found(fault, name, lambda test=test, cluster=cluster: test(cluster))
-        finally:
-            cluster.remove()
-
-
 if __name__ == "__main__":
-    main(test_faults if sys.argv[1:2] == ["--faults"] else test_in_doubt)
+    run_all(TESTS, FAULTS)

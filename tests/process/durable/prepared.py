@@ -10,6 +10,7 @@ import psycopg2
 
 from lib import clusters, protocols
 from lib.common import check, connect, drop_database, equal, main, make_database, must_come, options, query, server, value, waits_for_lock
+from lib.prepared import run as attempt
 
 DATABASE = "process_durable_prepared"
 LIMIT = 120.0
@@ -42,14 +43,6 @@ def accepts(node):
         return True
     except psycopg2.OperationalError:
         return False
-
-
-def attempt(connection, sql):
-    """What came of a statement: its rows, or the SQLSTATE."""
-    try:
-        return query(connection, sql)
-    except psycopg2.Error as error:
-        return error.pgcode
 
 
 class Waiter:

@@ -4,17 +4,14 @@ another one: they can be used at once. Readers see the old rows, writers wait fo
 of the prepared transactions only, and the end publishes or undoes all of it."""
 
 import random
-import sys
 import threading
-
-import psycopg2
 
 from lib import protocols
 from lib.clusters import Cluster
-from lib.common import check, create_table, equal, main, must_be_found, must_come, query, value
+from lib.common import check, create_table, equal, must_come, query, value
+from lib.prepared import ENDS, attempt, begin, checkpoint_and_crash, crash, done, must_prepare, restart, run, run_all
 
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
-ENDS = ("COMMIT", "ROLLBACK")
 LONG = "repeat(md5(({0})::text), 900)"  # a row in pieces
 # An update in place, a delete, an insert, one of a key, one of an indexed column, what a savepoint
 # undoes, and rows in pieces: an update of one, and a new one.
@@ -25,46 +22,6 @@ WRITES = """UPDATE {0} SET v = 1 WHERE id = 1; DELETE FROM {0} WHERE id = 2; INS
 TOUCHED = "(1, 2, 3, 4, 5, 6, 30, 31, 40, 60)"
 OLD = [(1, 0, 1, 0), (2, 0, 2, 0), (3, 0, 3, 0), (4, 0, 4, 0), (5, 0, 5, 0), (6, 0, 6, 0)]
 NEW = [(1, 1, 1, 0), (4, 0, 50, 0), (5, 0, 5, 28800), (6, 0, 6, 0), (30, 1, 30, 0), (31, 1, 31, 28800), (40, 0, 3, 0)]
-
-
-def begin(**settings):
-    """A server of the test's own."""
-    cluster = Cluster.new(**{"max_prepared_transactions": "40", "autovacuum": "off", "mixedcc.load_workers": "0", "mixedcc.memory": "256MB",
-                             "mixedcc.stop_events": "on", **settings})
-    cluster.start()
-    cluster.ask("CREATE EXTENSION mixedcc; SELECT 1")
-    return cluster
-
-
-def run(session, sql):
-    """What came of statements: the rows, or the SQLSTATE."""
-    try:
-        return query(session, sql)
-    except psycopg2.Error as error:
-        return error.pgcode
-
-
-def attempt(cluster, sql, options="-c lock_timeout=150ms"):
-    session = cluster.connect(options=options)
-    try:
-        return run(session, sql)
-    finally:
-        session.close()
-
-
-def done(cluster, sql):
-    """The same for statements that must succeed."""
-    session = cluster.connect(options="-c lock_timeout=20s")
-    try:
-        return query(session, sql)
-    finally:
-        session.close()
-
-
-def must_prepare(cluster, gid, sql, level="READ COMMITTED"):
-    result = attempt(cluster, f"BEGIN ISOLATION LEVEL {level}; {sql}; PREPARE TRANSACTION '{gid}'")
-    if result is not None:
-        raise RuntimeError(f"not prepared: {sql}: {result}")
 
 
 def fresh(cluster, *names, protocol="occ", more="", unique="UNIQUE"):
@@ -82,26 +39,11 @@ def rows(cluster, table, options=""):
     return attempt(cluster, SHOWN.format(table), "-c lock_timeout=150ms " + options)
 
 
-def restart(cluster):
-    cluster.control("stop", "-m", "fast")
-    cluster.start()
-
-
-def crash(cluster):
-    cluster.crash()
-    cluster.start()
-
-
 def crash_twice(cluster):
     """The second end finds what the first load has written."""
     crash(cluster)
     for (table,) in done(cluster, "SELECT relname FROM pg_class JOIN pg_am a ON a.oid = relam AND amname = 'mixedcc'"):
         attempt(cluster, f"SELECT FROM {table}")
-    crash(cluster)
-
-
-def checkpoint_and_crash(cluster):
-    done(cluster, "CHECKPOINT")
     crash(cluster)
 
 
@@ -443,33 +385,11 @@ def little_memory():
 TESTS = (halves, waiters, churn, many, switched, beside_the_load, promoted, outcomes)
 
 
-def test_recovered():
-    cluster = begin()
-    try:
-        for test in TESTS:
-            test(cluster)
-    finally:
-        cluster.remove()
-    few_slots()
-    little_memory()
-
-
 FAULTS = {"end_forgotten": (halves, "recovered: one half after the COMMIT, ISOLATION LEVEL REPEATABLE READ: the other half"),
           "partitions_locked": (switched, "recovered, a switch to partcc, pinned: the old rows"),
           "pending_homeless": (churn, "recovered: behind rounds, COMMIT: its rows"),
           "ranges_forgotten": (outcomes, "recovered, a crash, 2pl, READ COMMITTED, COMMIT: a range with rows of its own only")}
 
 
-def test_faults():
-    """A build with the feature `faults`: each is found by its check."""
-    for fault in sys.argv[2:] or FAULTS:
-        cluster = begin(**{"mixedcc.fault": fault})
-        try:
-            test, name = FAULTS[fault]
-            must_be_found(fault, name, lambda test=test, cluster=cluster: test(cluster))
-        finally:
-            cluster.remove()
-
-
 if __name__ == "__main__":
-    main(test_faults if sys.argv[1:2] == ["--faults"] else test_recovered)
+    run_all(TESTS, FAULTS, few_slots, little_memory, **{"mixedcc.stop_events": "on"})

@@ -9,6 +9,7 @@ import signal
 import psycopg2
 
 from lib.common import connect, create_table, drop_database, equal, main, make_database, must_come, query, server, value
+from lib.prepared import run as attempt
 
 DATABASE = "process_prepared_restart"
 
@@ -24,13 +25,6 @@ def accepts():
         return True
     except psycopg2.OperationalError:
         return False
-
-
-def attempt(connection, sql):
-    try:
-        return query(connection, sql)
-    except psycopg2.Error as error:
-        return error.pgcode
 
 
 def prepared():
