@@ -317,7 +317,7 @@ impl Load {
         // SAFETY: the relation is open: contract of `load`.
         let table = unsafe { rel::make_anew(self.rel, self.files.key) }?;
         self.absorbed.meta.rules.apply(&self.e, table.map());
-        if !self.held.is_empty() && !faults::on(Fault::PartitionsLocked) {
+        if !self.held.is_empty() {
             table.map().lock_rows(&self.e, compat::now());
         }
         self.table = Some(table);

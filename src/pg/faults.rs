@@ -68,8 +68,6 @@ pub enum Fault {
     NotAsleep,
     /// A table that is loaded after the end of a prepared transaction shows its rows to all.
     EndForgotten,
-    /// Partitions in which prepared transactions have rows are locked as a whole after a start.
-    PartitionsLocked,
     /// A load leaves pending entries in blocks that others may use.
     PendingHomeless,
     /// No process waits for the locks of ranges that a prepared transaction had before the start.
@@ -106,7 +104,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 44] = [
+    const OURS: [(&str, Fault); 43] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),
@@ -137,7 +135,6 @@ mod switch {
         ("prepared_stays_pending", Fault::PreparedStaysPending),
         ("not_asleep", Fault::NotAsleep),
         ("end_forgotten", Fault::EndForgotten),
-        ("partitions_locked", Fault::PartitionsLocked),
         ("pending_homeless", Fault::PendingHomeless),
         ("ranges_forgotten", Fault::RangesForgotten),
         ("leaves_dirty", Fault::LeavesDirty),

@@ -74,6 +74,20 @@ mod tests {
     }
 
     #[test]
+    fn partitions_with_rows_of_prepared_transactions_lock_rows_first() {
+        let block = Block::new(64 << 20, 4).unwrap();
+        let e = block.engine;
+        let one = map(&e, 2, Protocol::PartCc);
+        let [first, second] = one.partitions() else { panic!("two partitions") };
+        second.put(&e, ProtocolSet::of(Protocol::TwoPhase), Some(true)).unwrap();
+        one.lock_rows(&e, 1);
+        let view = first.switch.view();
+        assert!(!view.set.locks_partitions() && view.wanted == ProtocolSet::of(Protocol::PartCc) && !view.pinned);
+        let view = second.switch.view();
+        assert_eq!((view.set, view.wanted), (ProtocolSet::of(Protocol::TwoPhase), ProtocolSet::of(Protocol::TwoPhase)));
+    }
+
+    #[test]
     fn rules_outlive_a_restart_unless_the_options_have_changed() {
         let block = Block::new(64 << 20, 4).unwrap();
         let e = block.engine;

@@ -386,7 +386,6 @@ TESTS = (halves, waiters, churn, many, switched, beside_the_load, promoted, outc
 
 
 FAULTS = {"end_forgotten": (halves, "recovered: one half after the COMMIT, ISOLATION LEVEL REPEATABLE READ: the other half"),
-          "partitions_locked": (switched, "recovered, a switch to partcc, pinned: the old rows"),
           "pending_homeless": (churn, "recovered: behind rounds, COMMIT: its rows"),
           "ranges_forgotten": (outcomes, "recovered, a crash, 2pl, READ COMMITTED, COMMIT: a range with rows of its own only")}
 
