@@ -587,6 +587,46 @@ def test_primary_restart():
     compare(Servers.standby, "after a restart of the primary")
 
 
+def test_prepared_over_restart():
+    """The primary restarts beside prepared transactions, and uses some of their tables before their
+    ends: no snapshot of the standby shows one too early, and later ones show all of it."""
+    from lib.common import server
+    for number, (end, how) in enumerate((end, how) for end in ("COMMIT", "ROLLBACK") for how in ("used", "one used", "unused")):
+        name = f"{end}, {how}"
+        primary = boss()
+        catches_up(Servers.standby, primary)
+        query(primary, f"""BEGIN; UPDATE acct0 SET pad = 'prepared' WHERE id <= 3; UPDATE acct0 SET pad = repeat('q', 20000) WHERE id = 4;
+            UPDATE acct1 SET branch = 6 - branch WHERE id <= 5; INSERT INTO acct0 VALUES (901, 1, 0, 'new');
+            INSERT INTO acct1 VALUES (902, 2, 0, repeat('n', 9000)); PREPARE TRANSACTION 'over {number}'""")
+        before = state(primary)[0]
+        primary.close()
+        server("crash")
+        server("start")
+        must_come(lambda: try_connect() is not None, 60)
+        primary = boss()
+        if how != "unused":
+            query(primary, "UPDATE acct0 SET amount = amount WHERE id = 7")
+        if how == "used":
+            equal(f"standby: the primary shows what was before, {name}", state(primary)[0], before)
+        old = Servers.standby.connect()
+        try:
+            query(old, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+            value(old, "SELECT max(n) FROM steps")
+            query(primary, f"{end} PREPARED 'over {number}'")
+            equal(f"standby: a snapshot of before the end shows what was before, {name}", state(old)[0], before)
+        except psycopg2.Error as error:
+            check(f"standby: a snapshot of before the end shows what was before, {name}", error.pgcode in AGAIN, error)
+            old.close()
+            primary.close()
+            primary = boss()
+            if value(primary, "SELECT count(*) FROM pg_prepared_xacts"):
+                query(primary, f"{end} PREPARED 'over {number}'")
+        old.close()
+        compare(Servers.standby, f"after the end of a prepared transaction of before the start, {name}")
+        query(primary, "DELETE FROM acct0 WHERE id = 901; DELETE FROM acct1 WHERE id = 902")
+        primary.close()
+
+
 def try_connect():
     try:
         return connect(DATABASE)
@@ -625,7 +665,7 @@ def test_promotion():
 
 TESTS = (test_load, test_quiet, test_refused, test_definitions, test_prepared, test_loaded_later, test_cursor,
          test_old_snapshot, test_conflicts, test_cascade, test_applied, test_held_back, test_small_memory, test_restart, test_killed_reader,
-         test_primary_restart, test_promotion)
+         test_primary_restart, test_prepared_over_restart, test_promotion)
 
 STATES = "standby: snapshots are states of the primary, under load"
 # What is wrong, the check that finds it, and its test.
