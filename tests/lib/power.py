@@ -8,6 +8,7 @@ import pathlib
 import random
 import shutil
 import subprocess
+import sys
 
 SECTOR = 512
 # Settings without which nothing is synced, and those under which the test server runs faster.
@@ -22,10 +23,7 @@ class Disk:
         self.home = os.path.dirname(data) + "/disk"
         shutil.rmtree(self.home, ignore_errors=True)
         os.makedirs(self.home)
-        source = pathlib.Path(__file__).resolve().parent.parent / "process/durable/power_loss/power_loss.c"
-        library = self.home + "/power_loss.so"
-        subprocess.run(["cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, str(source), "-ldl"], check=True)
-        os.environ.update(LD_PRELOAD=library, POWER_DATA=data, POWER_DISK=self.home, POWER_DEAF=deaf or "/none/")
+        os.environ.update(LD_PRELOAD=build(self.home), POWER_DATA=data, POWER_DISK=self.home, POWER_DEAF=deaf or "/none/")
         self.losses = self.changed = self.lost = 0
         self.sync()
 
@@ -115,6 +113,43 @@ class Disk:
             kind = self.dice.choice(["old", "new", "mixed", "mixed"] if copy else ["old", "new"])
         after = mixed(old, new, self.dice) if kind == "mixed" and old != new else old if kind == "old" else new
         return None if path == here and after == new else after
+
+
+def build(home):
+    source = pathlib.Path(__file__).resolve().parent.parent / "process/durable/power_loss/power_loss.c"
+    library = home + "/power_loss.so"
+    subprocess.run(["cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, str(source), "-ldl"], check=True)
+    return library
+
+
+# A process writes a file, so that it grows, and others sync it meanwhile.
+GROWS = """
+import os, sys
+path, kind = sys.argv[1:]
+file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+if kind == "write":
+    for n in range(4000):
+        os.pwrite(file, bytes([1 + n % 255]) * 3000, n * 3000)
+else:
+    while os.fstat(file).st_size < 4000 * 3000:
+        os.fsync(file)
+    os.fsync(file)
+"""
+
+
+def syncs_beside_writes(home):
+    """The parts of a file that a sync did not keep, although each write was done before it."""
+    data, disk = home + "/data", home + "/disk"
+    for name in (data, disk, *(f"{disk}/{name}" for name in ("files", "notes", "tree"))):
+        os.mkdir(name)
+    environment = os.environ | dict(LD_PRELOAD=build(disk), POWER_DATA=data, POWER_DISK=disk, POWER_DEAF="/none/")
+    path = data + "/grows"
+    command = [sys.executable, "-c", GROWS, path]
+    children = [subprocess.Popen([*command, kind], env=environment) for kind in ("sync", "sync", "write")]
+    assert [child.wait(60) for child in children] == [0, 0, 0]
+    subprocess.run([*command, "sync"], env=environment, check=True, timeout=60)
+    live, kept = read(path), read(disk + "/tree/grows")
+    return [at for at in range(0, len(live), SECTOR) if live[at:at + SECTOR] != kept[at:at + SECTOR]]
 
 
 def is_ours(path):

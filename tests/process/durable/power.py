@@ -13,9 +13,10 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
-from lib import crash, matrix
+from lib import crash, matrix, power
 from lib.common import connect, failures, fail, ok, query, server
 
 # The short form: each part of the durable code that writes files.
@@ -100,6 +101,17 @@ def must_be_found(name, seed, events, settings=None, deaf=None):
     print(f"  in round {rounds}:", *lines[:2], "...", *lines[-4:], sep="\n    ", flush=True)
 
 
+def test_library():
+    """The library keeps all that was written before a sync, also of a file that grows meanwhile.
+    It forgot blocks once, and a table seemed to have lost pages that were synced."""
+    for n in range(5):
+        with tempfile.TemporaryDirectory() as home:
+            lost = power.syncs_beside_writes(home)
+        if lost:
+            return fail("the library keeps what is written beside syncs", f"round {n}: not kept, from {lost[0]}: {len(lost)}")
+    ok("the library keeps what is written beside syncs")
+
+
 def abandon():
     """The data are broken: the next start makes a new cluster."""
     if crash.has_postmaster():
@@ -120,6 +132,7 @@ def main():
     else:
         seed = arguments[0] if arguments else os.environ.get("MIXEDCC_SEED", "1")
         wanted = arguments[1:] or (SHORT if "MIXEDCC_LONG" not in os.environ else [str(case[1]) for case in CASES])
+        test_library()
         matrix.run_all(seed, cases(wanted), power=seed)
         if not arguments:
             for name, (events, how) in FAULTS.items():

@@ -191,15 +191,25 @@ copy_block(int from, int to, off_t block, off_t size)
 		die("copy");
 }
 
+static off_t
+size_of(int fd)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) != 0)
+		die("size");
+	return st.st_size;
+}
+
 static void
-copy_blocks(int from, int to, Notes *notes, off_t size)
+copy_blocks(int from, int to, Notes *notes)
 {
 	uint32_t	all = __atomic_load_n(&notes->all, __ATOMIC_SEQ_CST);
-	off_t		blocks = (size + BLOCK - 1) / BLOCK;
 
-	for (off_t word = 0; word * 64 < blocks; word++)
+	for (off_t word = 0; word * 64 * BLOCK < size_of(from); word++)
 	{
 		uint64_t	bits = ~(uint64_t) 0;
+		off_t		size;
 
 		if (word < WORDS)
 		{
@@ -209,11 +219,13 @@ copy_blocks(int from, int to, Notes *notes, off_t size)
 			__atomic_fetch_and(&notes->written[word], ~written, __ATOMIC_SEQ_CST);
 			bits = all ? bits : notes->taken[word];
 		}
+		/* Asked only now: a write that was noted may have made the file longer meanwhile. */
+		size = size_of(from);
 		for (; bits != 0; bits &= bits - 1)
 		{
 			off_t		block = word * 64 + __builtin_ctzll(bits);
 
-			if (block < blocks)
+			if (block * BLOCK < size)
 				copy_block(from, to, block, size);
 		}
 		if (word < WORDS)
@@ -288,7 +300,7 @@ sync_file(int fd, const char *name, struct stat *st)
 	REAL(int, ftruncate, int, off_t);
 	if (real_ftruncate(to, st->st_size) != 0)
 		die(name);
-	copy_blocks(from, to, notes, st->st_size);
+	copy_blocks(from, to, notes);
 	keep_name(name, st->st_ino);
 	close(to);
 	close(from);
