@@ -81,6 +81,7 @@ def sorted_by_data(points: list[Point]) -> tuple[Point, ...]:
 # data more: its tables are made anew for each layout.
 FACTOR_CONTENDERS = ("heap_rc", "heap_ser", "occ", "2pl", contenders.ADAPTIVE)
 PARTITIONED_CONTENDERS = ("heap_ser", "occ", "partcc", contenders.ADAPTIVE)
+MOCC_CONTENDERS = ("heap_rc", "occ", "2pl", "mocc")
 LARGE_CONTENDERS = ("heap_rc", "heap_ser", "occ", contenders.ADAPTIVE)
 CLIENTS = (1, 4, 16, 64)
 WITH_GOALS = ("tpcc", "smallbank", "ycsb_a", "ycsb_b", "ycsb_f", "votes")
@@ -96,9 +97,9 @@ def full() -> Mode:
                 (PROCEDURE, False, tuple(name for name in loads.KINDS if name not in WITH_GOALS)),
                 (INTERACTIVE, False, ("tpcc", "smallbank", "ycsb_a", "votes"))) for name in names]
 
-    def varied(workload: str, factor: str, values: tuple, who: tuple[str, ...] = FACTOR_CONTENDERS) -> list[Point]:
+    def varied(workload: str, factor: str, values: tuple, who: tuple[str, ...] = FACTOR_CONTENDERS, **fixed) -> list[Point]:
         def point(value):
-            more = {"clients": value} if factor == "clients" else {}
+            more = {"clients": value} if factor == "clients" else fixed
             parameters = {} if factor == "clients" else {factor: value}
             # Many sessions take a second or two until each has compiled its functions and planned
             # its statements.
@@ -114,6 +115,8 @@ def full() -> Mode:
         *varied("ycsb_partitioned", "cross", (0, 0.5, 1.0), PARTITIONED_CONTENDERS),
         *varied("ycsb_partitioned", "partitions", (2, 4, 64), PARTITIONED_CONTENDERS),
         *varied("tpcc", "warehouses", (1, 4)),
+        # By statements, so that transactions overlap on few cores, too.
+        *varied("mocc_50", "writes", (0, 0.2, 0.5, 0.8, 1.0), MOCC_CONTENDERS, style=INTERACTIVE, clients=16),
         *varied("ycsb_a", "rows", (1_000_000,)),
         *varied("ycsb_a", "rows", (10_000_000,), LARGE_CONTENDERS)]
     return Mode("full", rounds, seconds, 85, sorted_by_data([*base, *factors]))

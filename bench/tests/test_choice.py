@@ -126,6 +126,13 @@ class Choice(unittest.TestCase):
         self.assertEqual(run.learned, [3, 7], "the fourth of each phase")
         self.assertEqual([round(x, 3) for x in intervals], [0.5, 1.1])
         self.assertEqual([round(x, 3) for x in phases], [0.5, 1.1])
+        worst, middle = run.to_worst("adaptive")
+        self.assertEqual([round(x, 3) for x in worst], [1.5, 1.65])
+        self.assertEqual([round(x, 3) for x in middle], [0.75, 1.32])
+
+    def test_nothing_committed_is_no_divisor(self):
+        worst, _ = self.run_of({"occ": [100] * 8, "2pl": [0] * 8, "adaptive": [50] * 8}).to_worst("adaptive")
+        self.assertEqual(worst, [50, 50])
 
     def test_switches_are_those_of_a_mode(self):
         with tempfile.TemporaryDirectory() as directory:
@@ -190,6 +197,15 @@ class Server(unittest.TestCase):
         first, second = ([SERVER.tpcc_phase(random.Random(7), False).mix for _ in range(2)])
         self.assertEqual(first, second)
         self.assertEqual(SERVER.tpcc_phase(random.Random(7), True).crossed, 0)
+        first, second = (SERVER.smallbank_phase(random.Random(7), False) for _ in range(2))
+        self.assertEqual((first.mix, first.hot_percent), (second.mix, second.hot_percent))
+
+    def test_money_of_smallbank_counts_penalties(self):
+        one = SERVER.smallbank_phase(random.Random(1), True)
+        self.assertEqual({s.name: s.weight for s in one.scripts("procedure")}, SERVER.smallbank.MIX)
+        state = one.state(lambda _: '{"savings_rows": 1, "checking_rows": 1, "money": 700, "penalties": 3}')
+        self.assertEqual(state, {"money": 1000})
+        self.assertEqual(one.written({"deposit_checking": 2, "transact_savings": 0, "write_check": 1}), {"money": -240})
 
 
 if __name__ == "__main__":

@@ -47,6 +47,13 @@ class Goals(unittest.TestCase):
         time = [time_row("length", m, 0, 0) for m in ("rv", "lrv", "lrv_rescan")]
         self.assertIn("nan", ranges_report.summary(counts, time))
 
+    def test_half_a_run_has_its_own_goals_only(self):
+        counts = [count_row(m, s) for m in ("rv", "lrv", "gwv") for s in (10, 3000)]
+        time = [time_row("length", m, 0, 1) for m in ("rv", "lrv", "lrv_rescan")]
+        both = ranges_report.goals(counts, time)
+        self.assertEqual(ranges_report.goals(counts, []) + ranges_report.goals([], time), both)
+        self.assertTrue(ranges_report.figures(counts, []))
+
     def test_ratios_are_of_one_round(self):
         rows = [time_row("length", m, r, us) for m, r, us in
                 [("rv", 0, 1), ("lrv", 0, 2), ("rv", 1, 10), ("lrv", 1, 40), ("rv", 2, 9), ("lrv", 2, 9)]]

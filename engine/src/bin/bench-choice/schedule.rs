@@ -17,6 +17,8 @@ const HOT: u64 = 16;
 const PARTITIONS: u64 = 8;
 pub const THREADS: u64 = 8;
 const PROGRAMS: usize = 256;
+/// The shares of [`Kind::Across`], by phase.
+const ACROSS: [u64; 8] = [0, 5, 10, 20, 40, 60, 80, 100];
 /// The time of each mode before the first phase.
 const WARM_UP: Duration = Duration::from_millis(200);
 /// The time within which a transaction ends.
@@ -79,16 +81,20 @@ pub enum Kind {
     Figure13,
     /// Figure 14 of CormCC: that holds for half of the partitions, and more and more are only read.
     Figure14,
+    /// Figure 7 of ACC: half of the partitions are partitionable and half are contended; more and
+    /// more transactions touch both.
+    Across,
 }
 
 impl Kind {
-    pub const ALL: [(&'static str, Kind); 6] = [
+    pub const ALL: [(&'static str, Kind); 7] = [
         ("varied", Kind::Varied),
         ("half", Kind::Half),
         ("undeclared", Kind::Undeclared),
         ("table1", Kind::Table1),
         ("figure13", Kind::Figure13),
         ("figure14", Kind::Figure14),
+        ("across", Kind::Across),
     ];
     /// The kind with a name without `_home`; see [`Synthesized::new`].
     pub fn parse(name: &str) -> Option<Kind> {
@@ -100,6 +106,7 @@ impl Kind {
             Kind::Varied | Kind::Half | Kind::Undeclared => None,
             Kind::Table1 => Some(6),
             Kind::Figure13 | Kind::Figure14 => Some(PARTITIONS + 1),
+            Kind::Across => Some(ACROSS.len() as u64),
         }
     }
 }
@@ -132,6 +139,7 @@ fn phase(kind: Kind, home: bool, seed: u64, no: u64) -> Workload {
         ops: 20,
         crossed: 0,
         cross: 100,
+        across: 0,
         home,
         declared: true,
         declared_crossed: true,
@@ -159,6 +167,7 @@ fn phase(kind: Kind, home: bool, seed: u64, no: u64) -> Workload {
         Kind::Table1 => Workload { reads: [50, 100][no as usize % 2], crossed: no / 2 * PARTITIONS / 2, ..common },
         Kind::Figure13 => Workload { skew: Skew::Zipf(1.5), crossed: no, ..common },
         Kind::Figure14 => Workload { skew: Skew::Zipf(1.5), crossed: PARTITIONS / 2, read_only: no, ..common },
+        Kind::Across => Workload { reads: 50, crossed: PARTITIONS / 2, across: ACROSS[no as usize], ..common },
     }
 }
 

@@ -53,6 +53,7 @@ fn workload(p: &Plan) -> Workload {
         ops: 20,
         crossed: 0,
         cross: 0,
+        across: 0,
         home: false,
         declared: true,
         declared_crossed: true,

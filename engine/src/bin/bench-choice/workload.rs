@@ -96,6 +96,9 @@ pub struct Workload {
     pub crossed: u64,
     /// The percentage of their transactions that do.
     pub cross: u64,
+    /// The percentage of all transactions that touch a partition of the other part, too: of those
+    /// behind the `crossed` ones, or of these.
+    pub across: u64,
     /// Has each thread a partition of its own, as in H-Store?
     pub home: bool,
     /// Do transactions declare their partitions?
@@ -153,6 +156,7 @@ impl Workload {
             ops: if unseen { r.of(&[1, 3, 7, 12, 22]) } else { r.of(&[1, 2, 5, 10, 15, 25]) },
             crossed,
             cross: if unseen { r.of(&[15, 40, 75, 100]) } else { r.of(&[5, 20, 50, 100]) },
+            across: 0,
             home: r.percent(30),
             declared: r.percent(60),
             declared_crossed: true,
@@ -199,6 +203,10 @@ impl Workload {
             for _ in 0..1 + rng.below(3) {
                 touched.push(rng.below(self.crossed) as u32);
             }
+        }
+        if self.across > 0 && rng.percent(self.across) {
+            let (from, to) = if first < self.crossed { (self.crossed, self.partitions) } else { (0, self.crossed) };
+            touched.push((from + rng.below(to - from)) as u32);
         }
         let ops = (0..self.ops).map(|i| {
             let partition = if i < touched.len() as u64 { touched[i as usize] } else { rng.of(&touched) };

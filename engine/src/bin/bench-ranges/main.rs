@@ -140,6 +140,8 @@ impl Runner<'_> {
 
 const ALL: [Method; 5] = [Method::Rv, Method::Lrv, Method::Rescan, Method::Gwv, Method::Mvrcc];
 const WORKERS: usize = 40;
+/// How many others the sweeps have.
+const FEWER: [usize; 4] = [1, 4, 10, 20];
 
 fn count_all(s: &Setting) {
     println!(
@@ -151,46 +153,51 @@ fn count_all(s: &Setting) {
         let store = Store::new(&workload, WORKERS);
         Runner { s, store, workload }
     };
-    let ranges = s.rows / RANGE;
     for theta in [0.0, 0.7, 0.88, 1.04] {
-        let mut r = ycsb(theta, 100);
-        let case = |test, scan, workers| Case { test, theta, scan, ranges, list: LIST, workers };
-        let lengths: &[u64] = if theta == 0.7 { &[10, 30, 100, 300, 1000, 1500, 3000] } else { &[10, 100, 1000] };
-        for &scan in lengths {
-            let Workload::Ycsb { keys, .. } = r.workload else { unreachable!("made above") };
-            r.workload = Workload::Ycsb { keys, scan };
-            for m in ALL {
-                r.run(&case("length", scan, WORKERS), m);
-            }
-            if theta == 0.7 && (scan == 10 || scan == 100) {
-                for workers in [1, 4, 10, 20] {
-                    for m in ALL {
-                        r.run(&case("workers", scan, workers), m);
-                    }
-                }
-            }
-            if theta == 0.7 && (scan == 100 || scan == 1000) {
-                for n in [1, 16, s.rows / 2400, s.rows / 610, s.rows / 150, s.rows / 38] {
-                    r.run(&Case { ranges: n, ..case("granularity", scan, WORKERS) }, Method::Rv);
-                }
-            }
-            if scan == 100 && theta > 0.7 {
-                for list in [8, 16, 32, 64, 128, 512] {
-                    r.run(&Case { list, ..case("list_size", scan, WORKERS) }, Method::Rv);
+        count_ycsb(theta, ycsb(theta, 100));
+    }
+    for scan in [100, 300, 1000, 3000] {
+        count_tpcc(s, "tpcc", scan, WORKERS);
+    }
+    for workers in [1, 4, 8, 16, 24, 32] {
+        count_tpcc(s, "tpcc_workers", 3000, workers);
+    }
+}
+
+fn count_ycsb(theta: f64, mut r: Runner<'_>) {
+    let rows = r.s.rows;
+    let case = |test, scan, workers| Case { test, theta, scan, ranges: rows / RANGE, list: LIST, workers };
+    let lengths: &[u64] = if theta == 0.7 { &[10, 30, 100, 300, 1000, 1500, 3000] } else { &[10, 100, 1000] };
+    for &scan in lengths {
+        let Workload::Ycsb { keys, .. } = r.workload else { unreachable!("the caller made it") };
+        r.workload = Workload::Ycsb { keys, scan };
+        for m in ALL {
+            r.run(&case("length", scan, WORKERS), m);
+        }
+        if theta == 0.7 && (scan == 10 || scan == 100) {
+            for workers in FEWER {
+                for m in ALL {
+                    r.run(&case("workers", scan, workers), m);
                 }
             }
         }
+        if matches!(theta, 0.7 | 1.04) && (scan == 100 || scan == 1000) {
+            for n in [1, 16, rows / 2400, rows / 610, rows / 150, rows / 38] {
+                r.run(&Case { ranges: n, ..case("granularity", scan, WORKERS) }, Method::Rv);
+            }
+        }
+        if scan == 100 && theta > 0.7 {
+            for list in [8, 16, 32, 64, 128, 512] {
+                r.run(&Case { list, ..case("list_size", scan, WORKERS) }, Method::Rv);
+            }
+        }
     }
-    let warehouses = WORKERS as u64;
-    let mut r = {
-        let workload = Workload::Tpcc { warehouses, scan: 3000 };
-        let store = Store::new(&workload, WORKERS);
-        Runner { s, store, workload }
-    };
-    for scan in [100, 300, 1000, 3000] {
-        r.workload = Workload::Tpcc { warehouses, scan };
-        let rows = r.store.table.rows();
-        let case = Case { test: "tpcc", theta: 0.0, scan, ranges: rows / 600, list: LIST, workers: WORKERS };
-        ALL.into_iter().for_each(|m| r.run(&case, m));
-    }
+}
+
+/// The modified TPC-C, with as many warehouses as workers.
+fn count_tpcc(s: &Setting, test: &str, scan: u64, workers: usize) {
+    let workload = Workload::Tpcc { warehouses: workers as u64, scan };
+    let r = Runner { s, store: Store::new(&workload, workers), workload };
+    let case = Case { test, theta: 0.0, scan, ranges: r.store.table.rows() / 600, list: LIST, workers };
+    ALL.into_iter().for_each(|m| r.run(&case, m));
 }
