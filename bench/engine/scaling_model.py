@@ -30,21 +30,24 @@ class Rule:
     scope: str = "all"  # "all" transactions use the same lines; own: this process's; row: a row's or page's
     lines: int = 1
     kind: str = ""
-    share: float = 1.0  # of the changes that are this object's; the others are the process's own
 
 
 _M, _P = "mixedcc", "PostgreSQL"
 # The first rule that matches counts. A chain is function'caller'caller's caller'...
 RULES = (
-    # It adds twice: to the clock, and to the counter of its own pin.
-    Rule(_M, "commit", "clock", r"take_csn", kind="xadd", share=0.5),
+    Rule(_M, "commit", "clock", r"^[^']*take_csn", kind="xadd"),
     Rule(_M, "commit", "own slot: word, pin", "take_csn", OWN),
-    Rule(_M, "begin", "own slot: word, pin, epoch", r"(Txn::begin|xact::start|Txn::follow|Engine::pin|Engine::snapshot|Txn::renew)", OWN),
-    Rule(_M, "execute", "statistics, striped by slot", r"^[^']*txn::count::", OWN),
+    Rule(_M, "begin", "own slot: word, pin, epoch",
+         r"(Txn::begin|xact::start|Txn::(start_)?follow|Engine::pin|Engine::snapshot|Txn::renew)", OWN),
+    # Eight stripes for each of the 16 partitions of these tables; samples have none.
+    Rule(_M, "commit", "statistics of partitions, samples", r"^[^']*(stats::Sampled::|Telemetry::mark_access)", "all", 16),
+    Rule(_M, "commit", "statistics of partitions, striped by slot", r"^[^']*(txn::telemetry::|partition::stats::)", "all", 128),
+    Rule(_M, "reclaim", "memory: shared pages and lists", r"^[^']*memory::arena", "all"),
+    Rule(_M, "reclaim", "own retire queue, magazines", r"^[^']*(Txn::reset|RetireQueue)", OWN),
     Rule(_M, "commit", "ranges: lists of writes", r"^[^']*(Ring|range::|register)", ROW),
     Rule(_M, "lock", "partition lock", r"(lock_partition|Partition.*lock|partition::.*lock|PartitionLock)", "all"),
     Rule(_M, "lock", "row locks", r"LockWord|lock_record|LockHead|lock::", ROW),
-    Rule(_M, "commit", "rows: link, stamp", r"txn::commit::.*::link|txn::commit::.*::publish'|settle", ROW),
+    Rule(_M, "commit", "rows: link, stamp", r"WriteSet::link|txn::commit::.*::link|txn::commit::.*::publish'|settle", ROW),
     Rule(_M, "reclaim", "memory: shared pages and lists", r"^[^']*(Region|SlabClass|memory::(region|slab|pages|directory))", "all"),
     Rule(_M, "reclaim", "own retire queue, magazines", r"RetireQueue|magazine|collect|Txn::reset", OWN),
     Rule(_M, "validate", "validation", r"validate", ROW),
@@ -70,12 +73,18 @@ RULES = (
 )
 
 
+# Several rules may say of what object a change is: the first one has its scope.
+OBJECTS: dict[tuple[str, str], Rule] = {}
+for _rule in RULES:
+    OBJECTS.setdefault((_rule.part, _rule.what), _rule)
+
+
 def classify(site: atomics.Site) -> Rule | None:
     for rule in RULES:
         in_mixedcc = site.object == "mixedcc.so"
         if in_mixedcc == (rule.part == _M) and re.search(rule.pattern, site.chain) \
                 and (not rule.kind or re.fullmatch(rule.kind, site.kind)):
-            return rule
+            return OBJECTS[rule.part, rule.what]
     return None
 
 
@@ -85,10 +94,7 @@ def by_object(counts: collections.Counter, transactions: int) -> dict[Rule, floa
     for site, count in counts.items():
         part = _M if site.object == "mixedcc.so" else _P
         rule = classify(site) or Rule(part, "", "other", "", OTHER)
-        found[rule] = found.get(rule, 0) + count * rule.share / transactions
-        if rule.share < 1:
-            own = Rule(rule.part, rule.phase, "own slot: word, pin", "take_csn", OWN)
-            found[own] = found.get(own, 0) + count * (1 - rule.share) / transactions
+        found[rule] = found.get(rule, 0) + count / transactions
     return found
 
 

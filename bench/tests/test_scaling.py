@@ -64,8 +64,19 @@ class Objects(unittest.TestCase):
                          "SSI: SerializableXactHashLock")
         self.assertIsNone(self.what("nobody_knows"))
 
-    def test_half_of_the_additions_at_the_commit_are_the_clock_s(self):
-        counts = collections.Counter({atomics.Site("mixedcc.so", "take_csn'prepare", "xadd"): 200,
+    def test_what_a_commit_counts_is_shared(self):
+        behind = "'e::txn::commit::<impl e::txn::Txn>::publish'mixedcc::state::xact::publish"
+        for site, wanted in (("e::txn::telemetry::Telemetry::count_committed", "statistics of partitions, striped by slot"),
+                             ("e::partition::stats::Sampled::add", "statistics of partitions, samples"),
+                             ("e::txn::Txn::reset", "own retire queue, magazines"),
+                             ("e::txn::write_set::WriteSet::link", "rows: link, stamp"),
+                             ("e::memory::arena::Arena::free_slow'e::retire::RetireQueue::drain_for", "memory: shared pages and lists"),
+                             ("e::record::settle", "rows: link, stamp")):
+            self.assertEqual(self.what(site + behind, "add", "mixedcc.so"), wanted)
+
+    def test_changes_are_those_of_one_transaction(self):
+        counts = collections.Counter({atomics.Site("mixedcc.so", "e::take_csn'prepare", "xadd"): 100,
+                                      atomics.Site("mixedcc.so", "e::pin'e::take_csn'prepare", "xadd"): 100,
                                       atomics.Site("postgres", "nobody_knows", "xadd"): 50})
         found = {rule.what: n for rule, n in scaling_model.by_object(counts, 100).items()}
         self.assertEqual(found, {"clock": 1, "own slot: word, pin": 1, "other": 0.5})
