@@ -241,6 +241,9 @@ class Queries:
         t = self.table()
         parts = [self.expression(self.r.choice((INT, TEXT, ROW)), [t], 0) for _ in range(self.r.randint(1, 3))] + self.r.choice(([], [f"{t.alias}.*"]))
         where = " AND ".join(f"{t.alias}.{k} = {self.number() if kind == INT else repr('k1')}" for k, kind in t.columns if k in t.key)
+        where += self.r.choice(("", f" AND {t.of(INT)[-1]} >= 3"))
+        if self.r.random() < 0.5:
+            parts = self.r.sample([f"{t.alias}.{name}" for name, _ in t.columns], self.r.randint(1, len(t.columns)))
         return f"SELECT {', '.join(parts)} FROM {t.text} WHERE {where}"
 
     def joined(self):

@@ -3,9 +3,11 @@
 //! A plan is accepted only if everything in it is known here: an unknown node, expression or flag
 //! is left to the executor.
 
+use super::program::Open;
 use super::Reason;
 use crate::access::range;
 use crate::pg::expr::is_foreign;
+use crate::pg::relations;
 use pgrx::pg_sys::{self, CmdType, List, Node, NodeTag, Plan};
 use pgrx::PgList;
 
@@ -146,6 +148,7 @@ unsafe fn scan(p: *mut Plan, op: CmdType::Type) -> Found<Shape> {
     // read only of scans.
     unsafe {
         plain(p)?;
+        let mut index = pg_sys::InvalidOid;
         let lists = match (*p).type_ {
             NodeTag::T_SeqScan => [std::ptr::null_mut(), (*p).qual],
             NodeTag::T_IndexScan => {
@@ -153,6 +156,7 @@ unsafe fn scan(p: *mut Plan, op: CmdType::Type) -> Found<Shape> {
                 if !s.indexorderby.is_null() {
                     return Err(Reason::Plan);
                 }
+                index = s.indexid;
                 [s.indexqualorig, (*p).qual]
             }
             NodeTag::T_IndexOnlyScan => {
@@ -160,6 +164,7 @@ unsafe fn scan(p: *mut Plan, op: CmdType::Type) -> Found<Shape> {
                 if !s.indexorderby.is_null() {
                     return Err(Reason::Plan);
                 }
+                index = s.indexid;
                 [s.indexqual, (*p).qual]
             }
             NodeTag::T_BitmapHeapScan => [(*p.cast::<pg_sys::BitmapHeapScan>()).bitmapqualorig, (*p).qual],
@@ -174,7 +179,25 @@ unsafe fn scan(p: *mut Plan, op: CmdType::Type) -> Found<Shape> {
             shape.n_index_quals = shape.quals.len();
             shape.quals.extend(PgList::<Node>::from_pg(l).iter_ptr());
         }
+        if index != pg_sys::InvalidOid {
+            let l = predicate(index, rti)?;
+            shape.quals.extend(PgList::<Node>::from_pg(l).iter_ptr());
+        }
         Ok(shape)
+    }
+}
+
+/// The predicate of an index, with the table's number in the range table. The planner leaves
+/// conditions out of a plan that the index's predicate implies, and the row may be looked up by
+/// the primary key instead.
+unsafe fn predicate(index: pg_sys::Oid, rti: u32) -> Found<*mut List> {
+    // SAFETY: the plan's index exists while its table is locked. The list is a copy, or null.
+    unsafe {
+        let open = Open(relations::entry(index));
+        let list = pg_sys::RelationGetIndexPredicate(open.0);
+        pg_sys::ChangeVarNodes(list.cast(), 1, rti as i32, 0);
+        walk(list.cast(), Walk { may_vary: false, rti, index_list: std::ptr::null_mut() })?;
+        Ok(list)
     }
 }
 

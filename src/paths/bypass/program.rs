@@ -139,7 +139,7 @@ unsafe fn copied<T: Copy>(v: &[T]) -> *mut T {
 }
 
 /// An open relation, closed when this goes.
-struct Open(pg_sys::Relation);
+pub struct Open(pub pg_sys::Relation);
 
 impl Drop for Open {
     fn drop(&mut self) {

@@ -47,6 +47,9 @@ def table(r, name, columns):
         kinds.append(("late", INT))
     if columns > 2 and r.random() < 0.4:
         sql.append(f"CREATE INDEX ON {name} ({r.choice([c for c, kind in kinds if kind == INT])})")
+    if r.random() < 0.4:
+        # Of the key: by_key's queries may use it, and its predicate implies a condition of theirs.
+        sql.append(f"CREATE INDEX ON {name} ({', '.join(key)}) WHERE {[c for c, kind in kinds if kind == INT][-1]} >= 3")
     sql.append(f"ANALYZE {name}")
     return sql, kinds, key
 
@@ -111,7 +114,8 @@ def round_of(seed, end=0.0):
     boss = connect(DATABASE)
     tables = make(boss, r)
     boss.close()
-    plans = r.choice(("", "", "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_sort=off", "-c enable_hashjoin=off -c enable_mergejoin=off"))
+    plans = r.choice(("", "", "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_sort=off",
+                      "-c mixedcc.enable_primary_scan=off -c enable_seqscan=off -c enable_bitmapscan=off", "-c enable_hashjoin=off -c enable_mergejoin=off"))
     common = f"{plans} -c mixedcc.mixed_serializable=allow -c client_min_messages=notice"
     options = {HEAP: f"-c search_path=heap -c statement_timeout={LONGEST[HEAP]}"}
     options.update({name: f"-c search_path=ours -c statement_timeout={LONGEST['ours']} {way}" for name, way in WAYS.items()})
