@@ -2,11 +2,11 @@
 //! decides.
 
 use crate::pg;
-use crate::pg::errors::unsupported;
+use crate::pg::errors::{complain_with_detail, unsupported};
 use crate::pg::guc::{Mixed, MIXED_SERIALIZABLE};
 use crate::pg::isolation;
-use crate::state::rel;
 use crate::state::xact::{self, mixed, parallel, Mode, Touched};
+use crate::state::{rel, standby};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -102,6 +102,27 @@ fn check_worker(t: &mut Touched, ours: bool, others: bool) {
         unsupported(
             "a parallel worker cannot call a function that uses the one of mixedcc tables and tables of another access method while its statement uses the other",
             "Mark the function PARALLEL RESTRICTED, or set max_parallel_workers_per_gather to 0.",
+        );
+    }
+}
+
+/// A statement of a transaction that was asked for as SERIALIZABLE on a standby uses these tables
+/// (INV-AS-ASKED). `foreign`: and foreign ones.
+///
+/// # Safety
+/// The relations are null or open.
+pub unsafe fn check_as_asked(rels: &[pg_sys::Relation], foreign: bool) {
+    if !isolation::is_asked() {
+        return;
+    }
+    standby::check_as_asked();
+    // SAFETY: the relations are null or open (contract of this function).
+    if foreign || rels.iter().any(|r| unsafe { is_other(*r) || is_foreign_table(*r) }) {
+        complain_with_detail(
+            PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
+            "a SERIALIZABLE transaction on a standby can read mixedcc tables only",
+            "PostgreSQL has no SERIALIZABLE in recovery: what it reads of other tables may be of another moment.",
+            "Use REPEATABLE READ, or read the mixedcc tables in a transaction of their own.",
         );
     }
 }

@@ -21,6 +21,7 @@ use crate::access::{altered, hollow, protect, ranges, statements, together};
 use crate::admin::annotate;
 use crate::durable::bulk;
 use crate::paths::{bypass, native};
+use crate::pg::isolation;
 use crate::state::{worker, xact};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -37,6 +38,9 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
     use pg_sys::XactEvent::*;
     if !xact::comes_first(arg) {
         return;
+    }
+    if matches!(event, XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE) {
+        isolation::end_transaction();
     }
     match event {
         XACT_EVENT_PRE_COMMIT => {
@@ -118,6 +122,7 @@ unsafe extern "C-unwind" fn on_subxact(
             }
         }
         SUBXACT_EVENT_ABORT_SUB => {
+            isolation::end_show();
             native::abort_subtransaction(level);
             annotate::abort_subtransaction(level);
             if xact::abort_sub(level) {

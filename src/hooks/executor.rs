@@ -10,7 +10,7 @@ use crate::paths::bypass::{self, Reason, Run};
 use crate::paths::customscan;
 use crate::paths::tableam::node;
 use crate::pg::previous::PREVIOUS;
-use crate::pg::{compat, is_serializable, raw, relations};
+use crate::pg::{compat, is_serializable, isolation, raw, relations};
 use crate::state::xact::{self, Mode};
 use crate::state::{platform, rel, standby};
 use mixedcc_engine::range::Looked;
@@ -189,6 +189,9 @@ unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32, why:
         let explain_only = eflags & pg_sys::EXEC_FLAG_EXPLAIN_ONLY as i32 != 0;
         if explain_only {
             return;
+        }
+        if isolation::is_asked() {
+            mixture::check_as_asked(rels, names_foreign((*q).plannedstmt));
         }
         if is_worker() {
             if xact::mixed::is_wanted() {

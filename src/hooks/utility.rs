@@ -5,7 +5,7 @@ use crate::access::{altered, mixture};
 use crate::admin::annotate;
 use crate::admin::options::{self, Apply, PROVIDER};
 use crate::pg::previous::PREVIOUS;
-use crate::pg::{self, compat};
+use crate::pg::{self, compat, isolation};
 use crate::state::xact;
 use pgrx::pg_sys::{self, NodeTag, Oid};
 use pgrx::prelude::*;
@@ -14,6 +14,7 @@ mod alter;
 mod copy;
 mod create;
 mod databases;
+mod levels;
 mod maintain;
 
 extern "C-unwind" {
@@ -95,7 +96,9 @@ unsafe extern "C-unwind" fn process(
     // raise: nothing that needs a drop is alive in this frame.
     unsafe {
         let (decides, begins) = (ends_prepared((*pstmt).utilityStmt), begins_block((*pstmt).utilityStmt));
-        if concerns_us((*(*pstmt).utilityStmt).type_) {
+        if levels::concern((*pstmt).utilityStmt).is_some() {
+            levels::process(pstmt, query, read_only, context, params, env, dest, completion);
+        } else if concerns_us((*(*pstmt).utilityStmt).type_) {
             process_ours(pstmt, query, read_only, context, params, env, dest, completion);
         } else {
             let call = Call { pstmt, query, read_only, context, params, env, dest, completion };
@@ -145,14 +148,19 @@ unsafe fn begins_block(s: *mut pg_sys::Node) -> bool {
 fn note_copy(s: *mut pg_sys::CopyStmt) {
     // SAFETY: `s` is the node of a COPY statement: its caller has looked at the tag.
     unsafe {
-        if !pg::is_serializable() || (*s).relation.is_null() {
+        if !(pg::is_serializable() || isolation::is_asked()) || (*s).relation.is_null() {
             return;
         }
         let Some(oid) = relid((*s).relation) else { return };
         let rel = pg_sys::RelationIdGetRelation(oid);
         if !rel.is_null() {
+            mixture::check_as_asked(&[rel], false);
+        }
+        if !rel.is_null() && pg::is_serializable() {
             mixture::check_tables(crate::state::rel::is_ours(rel), &[rel]);
             mixture::note_routing(&[rel]);
+        }
+        if !rel.is_null() {
             pg_sys::RelationClose(rel);
         }
     }

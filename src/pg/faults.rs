@@ -94,6 +94,8 @@ pub enum Fault {
     MovedForgotten,
     /// A standby shows what it has loaded before that is stable.
     LowForgotten,
+    /// A SERIALIZABLE transaction of a standby goes on after a promotion.
+    AskedForgotten,
 }
 
 #[cfg(feature = "faults")]
@@ -104,7 +106,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 43] = [
+    const OURS: [(&str, Fault); 44] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),
@@ -148,6 +150,7 @@ mod switch {
         ("horizon_left_out", Fault::HorizonLeftOut),
         ("moved_forgotten", Fault::MovedForgotten),
         ("low_forgotten", Fault::LowForgotten),
+        ("asked_forgotten", Fault::AskedForgotten),
     ];
     const ENGINE: [(&str, Engine); 24] = [
         ("no_validation", Engine::NoValidation),

@@ -7,6 +7,7 @@
 use crate::pg::compat;
 use crate::pg::errors::{complain, complain_with_detail};
 use crate::pg::faults::{self, Fault};
+use crate::pg::isolation;
 use crate::pg::wal;
 use crate::state::{rel, shmem, slots, xact};
 use mixedcc_engine::csn::{Csn, SlotId};
@@ -275,6 +276,19 @@ pub fn refuse_old() -> ! {
         "A mixedcc table was loaded, or its rows were replaced, after this transaction's snapshot.",
         "The transaction might succeed if retried.",
     )
+}
+
+/// A transaction that was asked for as SERIALIZABLE on a standby uses a table: it was begun as
+/// REPEATABLE READ, and is no more than that if this server is no standby by now (INV-AS-ASKED).
+pub fn check_as_asked() {
+    if isolation::is_asked() && !compat::in_recovery() && !faults::on(Fault::AskedForgotten) {
+        complain_with_detail(
+            PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+            "could not serialize access due to the promotion of this server",
+            "The transaction was begun as SERIALIZABLE on a standby, whose transactions only read.",
+            "The transaction might succeed if retried.",
+        );
+    }
 }
 
 /// The snapshot of a transaction on a standby, for tables of ours, with this one of PostgreSQL's.

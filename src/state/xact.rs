@@ -349,6 +349,7 @@ pub fn mode() -> Mode {
             crate::pg::faults::begin();
             // SAFETY: a variable of this process, which only its one thread writes.
             let read_only = if depth() == 1 { unsafe { pg_sys::XactReadOnly } } else { top_is_read_only() };
+            super::standby::check_as_asked();
             let m = if pg::is_serializable() {
                 if read_only {
                     Mode::SerializableReadOnly
