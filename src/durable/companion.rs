@@ -157,10 +157,10 @@ impl Worker {
     fn step(&mut self) {
         let result = self.pass();
         self.flushed.advance(&self.e, wal::inserted, wal::flushed);
-        standby::tell();
+        standby::tell_in_time();
         anchors::renew();
         match result {
-            Ok(true) => hold::rest(LOOK_MS, Wait::CompanionMain),
+            Ok(true) => hold::rest(standby::rest_ms(LOOK_MS), Wait::CompanionMain),
             Ok(false) => hold::rest(0, Wait::CompanionMain),
             Err(Failed) => rest_after_failure(),
         }

@@ -263,6 +263,8 @@ pub static ENABLE_PRIMARY_SCAN: GucSetting<bool> = GucSetting::<bool>::new(true)
 pub static KILL_AT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 /// How long commits are held, in milliseconds: see `state/stop.rs`.
 pub static HOLD_COMMITS: GucSetting<i32> = GucSetting::<i32>::new(0);
+/// `mixedcc.standby_interval`, ms.
+pub static STANDBY_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(50);
 /// Rows that a round of a checkpoint images a second; 0: no limit.
 pub static IMAGE_RATE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
 /// How long a client's snapshot may keep old versions, in milliseconds; 0: as long as it lives.
@@ -651,6 +653,16 @@ pub fn init() {
         i32::MAX,
         GucContext::Sighup,
         GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"mixedcc.standby_interval",
+        c"Time between two records that tell standbys which commits they may show.",
+        c"None is written while there are no commits. Commits at remote_apply are told at once, whatever it is.",
+        &STANDBY_INTERVAL_MS,
+        1,
+        5_000,
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
     );
     GucRegistry::define_int_guc(
         c"mixedcc.old_snapshot_timeout",

@@ -7,7 +7,9 @@
 use crate::pg::compat;
 use crate::pg::errors::{complain, complain_with_detail};
 use crate::pg::faults::{self, Fault};
+use crate::pg::guc::STANDBY_INTERVAL_MS;
 use crate::pg::isolation;
+use crate::pg::local::Local;
 use crate::pg::wal;
 use crate::state::{rel, shmem, slots, xact};
 use mixedcc_engine::csn::{Csn, SlotId};
@@ -27,6 +29,11 @@ const TRY_US: core::ffi::c_long = 200;
 /// So long a session waits until it is known what may be shown, µs.
 const PATIENCE_US: u64 = 10_000_000;
 
+/// Below this interval the companion flushes what it has told, ms.
+const EAGER_MS: i32 = 50;
+/// When the companion has told last what is stable, in microseconds. Of the process.
+static TOLD_AT: Local<u64> = Local::new(0);
+
 /// On a primary: the name of this life of shared memory, before the first commit of it.
 pub fn begin_life() {
     shmem::engine().shared.standby.life(wal::inserted());
@@ -34,11 +41,45 @@ pub fn begin_life() {
 
 /// On a primary: tells standbys what is stable, if that is new. Returns it.
 pub fn tell() -> Csn {
+    match news() {
+        Ok(csn) => {
+            log(csn, 0);
+            csn
+        }
+        Err(told) => told,
+    }
+}
+
+/// What is to be told. `Err`: nothing; what was told last.
+fn news() -> Result<Csn, Csn> {
     let e = shmem::engine();
     let (told, _) = e.shared.standby.told();
-    match e.stable_upto().filter(|csn| *csn > told && wal::is_archived()) {
-        Some(csn) => log(csn, 0),
-        None => told,
+    e.stable_upto().filter(|csn| *csn > told && wal::is_archived()).ok_or(told)
+}
+
+/// The same in the companion, in the pace that the setting says. A short interval does not wait for
+/// the WAL writer.
+pub fn tell_in_time() {
+    let (last, now, interval) = (TOLD_AT.get(), compat::now(), STANDBY_INTERVAL_MS.get());
+    // The clock may have been set back.
+    if now < last || now - last >= interval as u64 * 1000 {
+        if let Ok(csn) = news() {
+            let end = log(csn, 0);
+            if interval < EAGER_MS {
+                wal::flush(end);
+            }
+        }
+        TOLD_AT.set(now);
+    }
+}
+
+/// The companion rests for this time at most, ms.
+pub fn rest_ms(at_most: i64) -> i64 {
+    let interval = STANDBY_INTERVAL_MS.get().into();
+    if wal::is_archived() {
+        at_most.min(interval)
+    } else {
+        at_most
     }
 }
 
@@ -73,13 +114,13 @@ pub fn tell_commit(csn: Csn) -> Option<Lsn> {
     None
 }
 
-fn log(csn: Csn, horizon: Csn) -> Csn {
+fn log(csn: Csn, horizon: Csn) -> Lsn {
     let end = insert(csn, horizon);
     // With this fault, a test finds commits that no other process flushes.
     if horizon == 0 && !faults::on(Fault::LazyForgotten) {
         wal::flush_soon(end); // Only what is on disk is sent. Perhaps no commit follows.
     }
-    csn
+    end
 }
 
 fn insert(csn: Csn, horizon: Csn) -> Lsn {

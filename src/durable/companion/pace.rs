@@ -81,10 +81,10 @@ impl<'a> Pace<'a> {
                 break;
             }
             report.begin(Activity::Pacing, compat::now());
-            hold::rest(left.min(LOOK_MS), Wait::ImageRound);
+            hold::rest(left.min(standby::rest_ms(LOOK_MS)), Wait::ImageRound);
             worker::reload();
             self.flushed.advance(self.e, wal::inserted, wal::flushed);
-            standby::tell();
+            standby::tell_in_time();
             anchors::renew();
         }
         report.begin(Activity::Imaging, compat::now());

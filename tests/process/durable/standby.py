@@ -625,6 +625,41 @@ def test_applied():
         primary.close()
 
 
+def test_interval():
+    """mixedcc.standby_interval says how often standbys are told what they may show."""
+    primary = boss()
+
+    def set_interval(setting):
+        query(primary, f"ALTER SYSTEM {setting}")
+        query(primary, "SELECT pg_reload_conf()")
+    query(primary, "CREATE TABLE slow (n int) USING mixedcc")
+    query(primary, "INSERT INTO slow VALUES (0)")
+    catches_up(Servers.standby, primary)
+    shown = lambda: Servers.standby.ask("SELECT n FROM slow")
+    equal("standby: with the default interval", shown(), 0)
+    try:
+        set_interval("SET mixedcc.standby_interval = '5s'")
+        time.sleep(0.5)
+        query(primary, "UPDATE slow SET n = 1")
+        time.sleep(2)
+        equal("standby: with a long interval a commit is not shown yet", shown(), 0)
+        set_interval("SET mixedcc.standby_interval = '5ms'")
+        must_come(lambda: shown() == 1, 10)
+        times = []
+        for n in range(2, 22):
+            query(primary, f"UPDATE slow SET n = {n}")
+            begun = time.monotonic()
+            while shown() != n and time.monotonic() < begun + 10:
+                time.sleep(0.001)
+            times.append(time.monotonic() - begun)
+        print(f"   at 5 ms a commit is shown after {sorted(times)[10] * 1000:.0f} ms", flush=True)
+        check("standby: with a short interval commits are shown", max(times) < 10, times)
+    finally:
+        set_interval("RESET mixedcc.standby_interval")
+        query(primary, "DROP TABLE slow")
+        primary.close()
+
+
 def test_held_back():
     """A prepared transaction holds back what is stable, and VACUUM on the primary frees rows all
     the same: the standby shows nothing older, and goes on when the transaction has ended."""
@@ -756,7 +791,7 @@ def test_promotion():
 
 
 TESTS = (test_load, test_quiet, test_refused, test_serializable, test_definitions, test_prepared, test_loaded_later, test_cursor,
-         test_old_snapshot, test_conflicts, test_cascade, test_applied, test_held_back, test_small_memory, test_restart, test_killed_reader,
+         test_old_snapshot, test_conflicts, test_cascade, test_applied, test_interval, test_held_back, test_small_memory, test_restart, test_killed_reader,
          test_primary_restart, test_prepared_over_restart, test_promotion)
 
 STATES = "standby: snapshots are states of the primary, under load"
