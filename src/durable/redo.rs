@@ -75,6 +75,7 @@ pub unsafe extern "C-unwind" fn startup() {
 #[pg_guard]
 pub unsafe extern "C-unwind" fn cleanup() {
     REPLAY.set(Replay::default());
+    standby::end_readers();
     shmem::engine().shared.standby.turn(false);
 }
 

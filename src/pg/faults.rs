@@ -96,6 +96,8 @@ pub enum Fault {
     LowForgotten,
     /// A SERIALIZABLE transaction of a standby goes on after a promotion.
     AskedForgotten,
+    /// A promotion does not end what uses snapshots of before.
+    ReadersStay,
 }
 
 #[cfg(feature = "faults")]
@@ -106,7 +108,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 44] = [
+    const OURS: [(&str, Fault); 45] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),
@@ -151,6 +153,7 @@ mod switch {
         ("moved_forgotten", Fault::MovedForgotten),
         ("low_forgotten", Fault::LowForgotten),
         ("asked_forgotten", Fault::AskedForgotten),
+        ("readers_stay", Fault::ReadersStay),
     ];
     const ENGINE: [(&str, Engine); 24] = [
         ("no_validation", Engine::NoValidation),

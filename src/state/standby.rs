@@ -216,6 +216,28 @@ fn await_readers(below: Csn) {
     }
 }
 
+/// In the startup process, at the end of replay: ends what uses snapshots of before. What VACUUM
+/// lets go from now on, and numbers of rows that are used again, no replay has to wait for: a scan
+/// by an index, or a cursor, would miss rows of its snapshot.
+pub fn end_readers() {
+    shmem::engine().shared.standby.forget();
+    let begun = compat::now();
+    let mut cancelled = Vec::new();
+    loop {
+        let slots = readers(Csn::MAX, None);
+        if slots.is_empty() || faults::on(Fault::ReadersStay) {
+            return;
+        }
+        if compat::now() - begun > PATIENCE_US {
+            warning!("mixedcc: {} sessions do not end their snapshots of before the promotion", slots.len());
+            return;
+        }
+        cancel(&slots, &mut cancelled);
+        compat::startup_interrupts();
+        compat::nap(LOOK_US * 2);
+    }
+}
+
 /// `known`: those that were cancelled before in this wait.
 fn cancel(of: &[SlotId], known: &mut Vec<SlotId>) {
     for slot in of {
