@@ -273,14 +273,15 @@ def compare(standby, name):
     primary = boss()
     catches_up(standby, primary)
     connection = standby.connect()
-    shown = None
-    for _ in range(20):  # without a delay, replay may cancel any look
+    for _ in range(20):  # without a delay, replay may cancel any look, or end the session
         try:
             shown = state(connection)
             break
         except psycopg2.Error as error:
             shown = error
-            if error.pgcode != "40001":
+            if connection.closed:
+                connection = standby.connect()
+            elif error.pgcode != "40001":
                 break
     equal(f"standby: it shows what the primary shows, {name}", shown, state(primary))
     connection.close()
