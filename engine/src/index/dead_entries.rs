@@ -37,6 +37,8 @@ const LAST: u32 = u32::MAX;
 const MARKED: u32 = u32::MAX - 1;
 const _: () = assert!(crate::table::MAX_RECORDS < MARKED as u64);
 
+/// So many entries a sweep removes together, at most.
+const SWEPT: usize = 32;
 /// One in this many sweeps looks at all pins.
 const SWEEPS_A_LOOK: u32 = 16;
 /// With [`Reuse::AtOnce`], a sweep purges if more records are marked than this number and a
@@ -69,11 +71,74 @@ struct DeadEntry {
     done: bool,
 }
 
+impl DeadEntry {
+    /// The key of a deleted row's entry. There may be no entry: an index made after the delete has
+    /// none.
+    fn key(&self) -> Option<&'static [u8]> {
+        let v = NonNull::new(self.rec.head())?;
+        // SAFETY: INV-VERSION: the head is a tombstone, whose key is part of its payload. It stays
+        // until this process gives it up (INV-DEAD), and then as long as the caller's pin.
+        unsafe { Version::key(v.as_ptr()) }
+    }
+}
+
 impl Drop for DeadEntry {
     fn drop(&mut self) {
         if !self.done {
             self.table.enqueue_dead_last(self.no, self.rec);
         }
+    }
+}
+
+/// Dead records of one table, linked as in the list, that go to its end together. Those of a
+/// transaction that deletes many rows need the latch once. Until then they are in no list, as the
+/// records that a sweep has taken.
+#[derive(Default)]
+pub(crate) struct DeadChain<'a> {
+    table: Option<&'a Table>,
+    /// The number of the first record, + 1.
+    first: u32,
+    /// The last record, and its number + 1.
+    last: Option<(u32, &'a Record)>,
+    len: u64,
+}
+
+impl<'a> DeadChain<'a> {
+    /// Adds the record of a deleted row, once in each of its lives, if it is to be enqueued. Call
+    /// [`DeadChain::enqueue`] before the transaction ends.
+    pub fn add(&mut self, table: &'a Table, no: u64, r: &'a Record) {
+        // SAFETY: INV-DEAD: as in `Table::enqueue_dead`.
+        if table.waits_for_sweep(unsafe { r.head().as_ref() }) {
+            self.link(table, no, r);
+        }
+    }
+
+    fn link(&mut self, table: &'a Table, no: u64, r: &'a Record) {
+        if self.table.is_some_and(|t| !std::ptr::eq(t, table)) {
+            self.enqueue();
+        }
+        r.next_free.store(LAST, Ordering::SeqCst);
+        match self.last {
+            Some((_, last)) => last.next_free.store(no as u32 + 1, Ordering::Release),
+            None => self.first = no as u32 + 1,
+        }
+        (self.table, self.last) = (Some(table), Some((no as u32 + 1, r)));
+        self.len += 1;
+    }
+
+    /// Puts the records into the list of their table. Neither allocates nor fails.
+    pub fn enqueue(&mut self) {
+        let DeadChain { table: Some(table), first, last: Some((end, _)), len } = std::mem::take(self) else { return };
+        let g = &table.dead_entries;
+        g.len.fetch_add(len, Ordering::Relaxed);
+        g.latch.with(|| {
+            let last = g.last.swap(end, Ordering::Relaxed);
+            if g.first.load(Ordering::Relaxed) == 0 {
+                g.first.store(first, Ordering::Relaxed);
+            } else if let Some(last) = table.record(last as u64 - 1) {
+                last.next_free.store(first, Ordering::SeqCst);
+            }
+        });
     }
 }
 
@@ -120,6 +185,11 @@ impl Table {
         self.primary().is_some_and(|i| i.reuse() == Reuse::AtOnce) || self.record(no).is_some_and(waits)
     }
 
+    /// Is a dead record to be enqueued? `deleted`: its tombstone; `None`: its insert was undone.
+    fn waits_for_sweep(&self, deleted: Option<&Version>) -> bool {
+        self.primary().is_some_and(|i| i.reuse() == Reuse::AtOnce) || deleted.is_some_and(Version::is_keyed)
+    }
+
     /// Puts a dead record into the list, once in each of its lives. A record whose row was deleted
     /// goes to the end. A record whose insert was undone, and its entry removed, goes to the front.
     /// Neither allocates nor fails.
@@ -127,10 +197,8 @@ impl Table {
         // SAFETY: INV-DEAD: a dead record's head is null or a tombstone, which stays until the
         // record is freed after it was enqueued.
         let deleted = unsafe { r.head().as_ref() };
-        match self.primary() {
-            Some(i) if i.reuse() == Reuse::AtOnce => {}
-            _ if deleted.is_some_and(Version::is_keyed) => {}
-            _ => return,
+        if !self.waits_for_sweep(deleted) {
+            return;
         }
         if deleted.is_some() {
             return self.enqueue_dead_last(no, r);
@@ -147,37 +215,38 @@ impl Table {
     }
 
     fn enqueue_dead_last(&self, no: u64, r: &Record) {
-        let g = &self.dead_entries;
-        g.len.fetch_add(1, Ordering::Relaxed);
-        g.latch.with(|| {
-            r.next_free.store(LAST, Ordering::SeqCst);
-            let last = g.last.swap(no as u32 + 1, Ordering::Relaxed);
-            if g.first.load(Ordering::Relaxed) == 0 {
-                g.first.store(no as u32 + 1, Ordering::Relaxed);
-            } else if let Some(last) = self.record(last as u64 - 1) {
-                last.next_free.store(no as u32 + 1, Ordering::SeqCst);
-            }
-        });
+        let mut chain = DeadChain::default();
+        chain.link(self, no, r);
+        chain.enqueue();
     }
 
-    /// Takes the first record from the list if every snapshot sees its delete. Its `next_free`
-    /// stays not 0.
-    fn dequeue_dead(&'static self, floor: Csn) -> Option<DeadEntry> {
+    /// The first record of the list, if every snapshot sees its delete. Without the latch it is
+    /// only a guess. The caller is pinned.
+    fn first_dead(&'static self, floor: Csn) -> Option<(u64, &'static Record)> {
+        let no = (self.dead_entries.first.load(Ordering::Relaxed) as u64).checked_sub(1)?;
+        let r = self.record(no)?;
+        // SAFETY: INV-RETIRE: the head is reached under the caller's pin.
+        let csn = unsafe { r.head().as_ref() }.map_or(Some(0), Version::csn)?;
+        (csn < floor).then_some((no, r))
+    }
+
+    /// Takes the first records, at most `most`, from the list, as long as every snapshot sees their
+    /// deletes. Their `next_free` stays not 0.
+    fn dequeue_dead(&'static self, floor: Csn, most: usize) -> Vec<DeadEntry> {
         let g = &self.dead_entries;
-        let (no, rec) = g.latch.with(|| {
-            let no = (g.first.load(Ordering::Relaxed) as u64).checked_sub(1)?;
-            let r = self.record(no)?;
-            // SAFETY: INV-DEAD: as in `enqueue_dead`; a record in the list is not freed.
-            let csn = unsafe { r.head().as_ref() }.map_or(Some(0), Version::csn)?;
-            if csn >= floor {
-                return None;
-            }
+        if most == 0 || self.first_dead(floor).is_none() {
+            return Vec::new();
+        }
+        let mut taken = Vec::with_capacity(most); // nothing is allocated under the latch
+        let first = || {
+            let (no, r) = self.first_dead(floor)?;
             let next = r.next_free.swap(LAST, Ordering::SeqCst);
             g.first.store(if next == LAST { 0 } else { next }, Ordering::Relaxed);
-            Some((no, r))
-        })?;
-        g.len.fetch_sub(1, Ordering::Relaxed);
-        Some(DeadEntry { table: self, no, rec, done: false })
+            Some(DeadEntry { table: self, no, rec: r, done: false })
+        };
+        g.latch.with(|| taken.extend(std::iter::from_fn(first).take(most)));
+        g.len.fetch_sub(taken.len() as u64, Ordering::Relaxed);
+        taken
     }
 
     /// Marks the record of an undone insert whose entry could not be removed.
@@ -204,42 +273,57 @@ impl Table {
         if at_once {
             self.purge_if_many(e, slot, p, owed);
         }
-        let mut removed = 0;
-        for _ in 0..budget {
-            if RetireQueue::room(e, slot) < owed + Self::SWEEP_ROOM {
-                break;
+        let (mut looked, mut removed) = (0, 0);
+        loop {
+            let room = RetireQueue::room(e, slot).saturating_sub(owed) / Self::SWEEP_ROOM;
+            let mut entries = self.dequeue_dead(floor, SWEPT.min(budget - looked).min(room as usize));
+            if entries.is_empty() {
+                return removed;
             }
-            let Some(mut entry) = self.dequeue_dead(floor) else { break };
-            if !(entry.rec.lock.is_free() && self.is_dead(entry.rec, floor)) {
-                // A transaction that found it by its entry has it locked: to the end of the list.
-                continue;
-            }
-            self.remove_entry(e, slot, p, entry.no, entry.rec);
-            entry.done = true;
-            removed += 1;
-            if at_once {
-                self.free_record(e, slot, entry.no, entry.rec);
-            } else {
-                entry.rec.next_free.store(0, Ordering::SeqCst);
-            }
+            looked += entries.len();
+            // A transaction that found one by its entry has it locked: to the end of the list.
+            entries.retain(|d| d.rec.lock.is_free() && self.is_dead(d.rec, floor));
+            removed += entries.len();
+            self.sweep_these(e, slot, p, at_once, &mut entries);
         }
-        removed
+    }
+
+    /// Removes the entries of these records. The queue of retired memory has
+    /// [`Table::SWEEP_ROOM`] for each.
+    fn sweep_these(
+        &'static self,
+        e: &Engine,
+        slot: SlotId,
+        p: &dyn Platform,
+        at_once: bool,
+        entries: &mut [DeadEntry],
+    ) {
+        let primary = self.primary().filter(|_| !faults::on(Fault::EntryForgotten));
+        entries.sort_by_key(|d| d.key().is_none());
+        let keys: Vec<(&[u8], u64)> = entries.iter().map_while(|d| Some((d.key()?, d.no))).collect();
+        if let Some(primary) = primary {
+            keys.iter().for_each(|(key, _)| primary.announce(key));
+        }
+        let mut done = 0;
+        while done < entries.len() {
+            let n = match primary {
+                Some(primary) if done < keys.len() => primary.remove_some(e, slot, p, &keys[done..]),
+                _ => entries.len() - done,
+            };
+            for entry in &mut entries[done..done + n] {
+                entry.done = true;
+                if at_once {
+                    self.free_record(e, slot, entry.no, entry.rec);
+                } else {
+                    entry.rec.next_free.store(0, Ordering::SeqCst);
+                }
+            }
+            done += n;
+        }
     }
 
     /// The room in the queue of retired memory that a sweep needs.
     pub(crate) const SWEEP_ROOM: u64 = Index::ROOM + 2;
-
-    /// Removes the entry of a deleted row, if there is one: an index made after the delete has
-    /// none.
-    fn remove_entry(&'static self, e: &Engine, slot: SlotId, p: &dyn Platform, no: u64, r: &Record) {
-        let Some(v) = NonNull::new(r.head()) else { return };
-        // SAFETY: INV-VERSION: the head is a tombstone, whose key is part of its payload. It stays
-        // until this process gives it up (INV-DEAD).
-        let Some(key) = (unsafe { Version::key(v.as_ptr()) }) else { return };
-        if let Some(primary) = self.primary().filter(|_| !faults::on(Fault::EntryForgotten)) {
-            primary.remove(e, slot, p, key, no);
-        }
-    }
 
     /// Frees the number of a dead record that no index points to, and retires its tombstone.
     fn free_record(&self, e: &Engine, slot: SlotId, no: u64, r: &Record) {

@@ -31,7 +31,7 @@ mod unique;
 mod word;
 
 pub use cursor::{Cursor, Mark};
-pub(crate) use dead_entries::DeadEntries;
+pub(crate) use dead_entries::{DeadChain, DeadEntries};
 pub use descend::Direction;
 pub use fill::Filler;
 pub(crate) use insert::Inserted;

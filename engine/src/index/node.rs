@@ -10,6 +10,7 @@ use std::ptr::{self, NonNull};
 
 /// The number of entries in a node. It is small in unit tests, so that nodes split.
 pub(super) const CAPACITY: usize = if cfg!(test) { 6 } else { 76 };
+const _: () = assert!(CAPACITY <= u8::MAX as usize);
 
 /// A node: a leaf, or the first part of an inner node, which its children follow.
 ///
@@ -299,6 +300,19 @@ impl NodeRef {
         }
         self.set_count(n - 1);
         e
+    }
+
+    /// Removes the entries at these places, which ascend.
+    pub fn remove_all_at(self, places: &[u8]) {
+        let (n, mut gone) = (self.count(), places.iter().map(|at| *at as usize).peekable());
+        let Some(mut to) = gone.peek().copied() else { return };
+        for i in to..n {
+            if gone.next_if_eq(&i).is_none() {
+                self.set(to, self.words(i), self.child_ptr(i));
+                to += 1;
+            }
+        }
+        self.set_count(to);
     }
 
     /// Moves the entries from `mid` on to `right`, an empty node of the same level.

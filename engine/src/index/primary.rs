@@ -125,7 +125,8 @@ impl Primary {
         Ok(done)
     }
 
-    /// Prefetches what [`Primary::enter`] of this key will change. Decides nothing (INV-HINT).
+    /// Prefetches what [`Primary::enter`] or the removal of this key will change. Decides nothing
+    /// (INV-HINT).
     #[inline]
     pub(super) fn announce(&self, key: &[u8]) {
         if self.has_hint(key) {
@@ -156,6 +157,17 @@ impl Primary {
             self.hints.forget(Hash::of(prefix_of(key), key.len()), no);
         }
         self.index.remove(e, slot, p, key, no)
+    }
+
+    /// Removes the entries of the first of these records, as [`Index::remove_some`] does.
+    pub(crate) fn remove_some(&self, e: &Engine, slot: SlotId, p: &dyn Platform, all: &[(&[u8], u64)]) -> usize {
+        let removed = self.index.remove_some(e, slot, p, all);
+        for &(key, no) in &all[..removed] {
+            if self.has_hint(key) {
+                self.hints.forget(Hash::of(prefix_of(key), key.len()), no);
+            }
+        }
+        removed
     }
 
     #[inline]

@@ -66,15 +66,20 @@ fn live(e: &Engine) -> usize {
     e.region.usage().classes.iter().map(|c| c.live).sum()
 }
 
+fn new_table(e: &Engine, order: u32, reuse: Reuse) -> &'static Table {
+    let set = ProtocolSet::of(Protocol::Occ);
+    let map = Table::new_map(e, 0, 1, 0, b"", set, Policy::Wait).expect("a map");
+    let table = Table::create(e, 0, [1; 4], map).expect("a table");
+    table.create_primary(e, 0, order, reuse).expect("an index");
+    table
+}
+
 impl World {
     fn new(order: u32, reuse: Reuse) -> World {
         let block = Block::new(16 << 20, SLOTS).expect("a block");
         let e = block.engine;
         let live_before = live(&e);
-        let set = ProtocolSet::of(Protocol::Occ);
-        let map = Table::new_map(&e, 0, 1, 0, b"", set, Policy::Wait).expect("a map");
-        let table = Table::create(&e, 0, [1; 4], map).expect("a table");
-        table.create_primary(&e, 0, order, reuse).expect("an index");
+        let table = new_table(&e, order, reuse);
         let p = Fused { threads: Threads::new(e, 0, Waits::default().into()), fuse: Cell::new(0) };
         World { e, table, p, live_before, _block: block }
     }
@@ -91,8 +96,11 @@ impl World {
         t.publish(&self.p);
     }
     fn insert(&self, t: &mut Txn, n: u64) -> Result<RecordRef, Error> {
+        self.insert_into(t, self.table, n)
+    }
+    fn insert_into(&self, t: &mut Txn, table: &'static Table, n: u64) -> Result<RecordRef, Error> {
         let v = t.new_version(0, 0, 0)?;
-        let r = t.insert(&self.p, self.table, [0, 0], v, 0, 0)?;
+        let r = t.insert(&self.p, table, [0, 0], v, 0, 0)?;
         t.enter(&self.p, r, &key(n), Unique::Unchecked)?;
         Ok(r)
     }
@@ -191,6 +199,42 @@ fn a_deleted_row_is_found_by_those_who_may_see_it() {
     assert!(w.find(1).is_empty() && w.primary().index.is_empty());
     assert_eq!(r.rec.state.load(Ordering::SeqCst), REC_FREE);
     w.end();
+}
+
+/// They are enqueued together, table by table, and removed by leaves.
+#[test]
+fn many_deletes_of_two_tables_in_one_transaction_are_all_swept() {
+    for (reuse, step) in [(Reuse::Vacuum, 2), (Reuse::AtOnce, 2), (Reuse::Vacuum, 1)] {
+        let w = World::new(0, reuse);
+        let tables = [w.table, new_table(&w.e, 0, reuse)];
+        let mut t = w.begin(0);
+        let of = |n: u64| tables[(n / 7 % 2) as usize];
+        let rows: Vec<_> =
+            (0..300).map(|n| (n * step, w.insert_into(&mut t, of(n), n * step).expect("memory"))).collect();
+        w.commit(&mut t);
+        let stay = |i: usize| i % 5 == 0;
+        let mut t = w.begin(0);
+        rows.iter().enumerate().filter(|(i, _)| !stay(*i)).for_each(|(_, (n, r))| w.delete(&mut t, *r, *n));
+        w.commit(&mut t);
+        assert_eq!(tables.map(Table::dead_entries).iter().sum::<u64>(), 240);
+        w.e.tick();
+        let mut t = w.begin(0);
+        w.e.refresh_min_pin(&w.p);
+        for table in tables {
+            while t.sweep(&w.p, table, 100) > 0 {}
+            assert_eq!(table.dead_entries(), 0);
+        }
+        for (i, (n, r)) in rows.iter().enumerate() {
+            let mut found = Vec::new();
+            r.table.primary().expect("an index").index.get(&w.p, &key(*n), &mut found);
+            assert_eq!(found, if stay(i) { vec![r.no] } else { vec![] }, "row {i}");
+            assert!(stay(i) || r.rec.next_free.load(Ordering::SeqCst) == 0 || reuse == Reuse::AtOnce);
+        }
+        w.commit(&mut t);
+        // SAFETY: INV-TABLE: there are no other users.
+        unsafe { tables[1].destroy(&w.e, 0) };
+        w.end();
+    }
 }
 
 #[test]

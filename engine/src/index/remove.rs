@@ -1,9 +1,9 @@
 //! Removals. A leaf that becomes empty is unlinked from the tree.
 
 use super::descend::{Direction, Path, MAX_HEIGHT};
-use super::key::Position;
-use super::node::NodeRef;
-use super::Index;
+use super::key::{Position, INLINE};
+use super::node::{NodeRef, Restart, CAPACITY};
+use super::{race, Index};
 use crate::csn::SlotId;
 use crate::platform::Platform;
 use crate::primitive::Ordering;
@@ -41,7 +41,77 @@ impl Gone {
     }
 }
 
+/// Entries of one leaf that have no blobs: their places, which ascend.
+struct Run {
+    places: [u8; CAPACITY],
+    len: usize,
+}
+
 impl Index {
+    /// Removes the first of these entries, and those after it that follow it in the same leaf. So
+    /// entries in the order of the index are removed by leaves. Returns how many are dealt with: at
+    /// least one, whether or not it was there, if there is one. Else as [`Index::remove`], with the
+    /// same room.
+    pub fn remove_some(&self, e: &Engine, slot: SlotId, p: &dyn Platform, all: &[(&[u8], u64)]) -> usize {
+        let Some(&(key, record)) = all.first() else { return 0 };
+        if all.len() > 1 && key.len() <= INLINE {
+            let removed = self.remove_run(p, all);
+            if removed > 0 {
+                self.len.fetch_sub(removed as u64, Ordering::Relaxed);
+                return removed;
+            }
+        }
+        self.remove(e, slot, p, key, record);
+        1
+    }
+
+    /// The same if it takes one leaf, which keeps another entry, and frees no memory; else 0.
+    fn remove_run(&self, p: &dyn Platform, all: &[(&[u8], u64)]) -> usize {
+        let mut path = Path::new();
+        self.descend(p, &Position::of(all[0].0, all[0].1), Direction::Forward, 0, &mut path);
+        let leaf = path.last();
+        let Ok(mut run) = self.run_in(p, leaf.node, leaf.version, leaf.at, all) else { return 0 };
+        race();
+        run.len = run.len.min(leaf.count - 1); // a leaf without entries leaves the tree
+        if run.len == 0 || !leaf.node.node().version.latch(leaf.version) {
+            return 0;
+        }
+        leaf.node.remove_all_at(&run.places[..run.len]);
+        leaf.node.node().version.release(leaf.version);
+        run.len
+    }
+
+    /// Where the first of these entries are in a leaf, from place `at` on, as far as they are there
+    /// in this order and have no blobs. Comparisons may unwind.
+    fn run_in(
+        &self,
+        p: &dyn Platform,
+        leaf: NodeRef,
+        version: u64,
+        mut at: usize,
+        all: &[(&[u8], u64)],
+    ) -> Result<Run, Restart> {
+        let (count, mut run) = (leaf.count(), Run { places: [0; CAPACITY], len: 0 });
+        for &(key, record) in all.iter().take_while(|(key, _)| key.len() <= INLINE) {
+            let t = Position::of(key, record);
+            let mut found = false;
+            while at < count && !found {
+                let order = t.compare(self, p, &leaf.entry(at, version)?);
+                if order.is_gt() {
+                    return Ok(run);
+                }
+                found = order.is_eq();
+                at += 1;
+            }
+            if !found {
+                return Ok(run);
+            }
+            run.places[run.len] = at as u8 - 1;
+            run.len += 1;
+        }
+        Ok(run)
+    }
+
     /// Removes an entry. Returns false if it is not there. When a comparison unwinds, the index is
     /// unchanged.
     ///

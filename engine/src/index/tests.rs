@@ -184,6 +184,7 @@ fn check_node(
 enum Op {
     Insert(Vec<u8>, u64),
     Remove(Vec<u8>, u64),
+    RemoveSome(Vec<(Vec<u8>, u64)>, bool),
     Scan(Bound<Vec<u8>>, Bound<Vec<u8>>, bool),
 }
 
@@ -207,6 +208,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => (key(), 0..4u64).prop_map(|(k, r)| Op::Insert(k, r)),
         3 => (key(), 0..4u64).prop_map(|(k, r)| Op::Remove(k, r)),
+        1 => (prop::collection::vec((key(), 0..4u64), 1..20), any::<bool>()).prop_map(|(a, s)| Op::RemoveSome(a, s)),
         1 => (bound(), bound(), any::<bool>()).prop_map(|(l, h, b)| Op::Scan(l, h, b)),
     ]
 }
@@ -294,6 +296,22 @@ fn run(w: &World, p: &Comparer, order: u32, op: &Op, model: &mut Model) {
             let removed = w.index.remove(&w.e, 0, p, k, *r);
             assert_eq!(removed, model.remove(&(Ordered(order, k.clone()), *r)));
             same_records(w, p, model, k);
+        }
+        Op::RemoveSome(all, sorted) => {
+            let mut all: Vec<(&[u8], u64)> = all.iter().map(|(k, r)| (&k[..], *r)).collect();
+            if *sorted {
+                all.sort();
+            }
+            let mut done = 0;
+            while done < all.len() {
+                let n = w.index.remove_some(&w.e, 0, p, &all[done..]);
+                assert!(n > 0);
+                for (k, r) in &all[done..done + n] {
+                    model.remove(&(Ordered(order, k.to_vec()), *r));
+                }
+                done += n;
+            }
+            all.iter().for_each(|(k, _)| same_records(w, p, model, k));
         }
         Op::Scan(low, high, forward) => {
             let way = if *forward { Direction::Forward } else { Direction::Backward };
@@ -525,17 +543,24 @@ fn with_threads(keys: impl Fn(u64) -> Vec<u8> + Sync, order: u32, rounds: u64, r
         for _ in 0..rounds.max(400) * 6 {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let n = (seed >> 33) % (rounds / 4) * 4 + 1 + writer;
-            let there = mine.entry(n).or_insert(false);
+            let there = mine.get(&n).copied().unwrap_or(false);
             w.pinned(slot, || {
-                if *there {
+                if there && seed & 1 << 20 == 0 {
                     assert!(w.index.remove(&w.e, slot, &p, &keys(n), n), "removed by another thread");
+                    mine.insert(n, false);
+                } else if there {
+                    let all: Vec<_> = mine.range(n..).filter(|m| *m.1).take(5).map(|m| (keys(*m.0), *m.0)).collect();
+                    let of: Vec<_> = all.iter().map(|(k, n)| (&k[..], *n)).collect();
+                    let removed = w.index.remove_some(&w.e, slot, &p, &of);
+                    assert!(removed > 0 && removed <= of.len());
+                    mine.extend(of[..removed].iter().map(|(_, n)| (*n, false)));
                 } else {
                     assert!(w.index.insert(&w.e, slot, &p, &keys(n), n).unwrap(), "there already");
+                    mine.insert(n, true);
                 }
             });
-            *there = !*there;
             // No other thread touches this key or the one in front of it.
-            for (n, there) in [(n, *there), (n - 1 - writer, true)] {
+            for (n, there) in [(n, !there), (n - 1 - writer, true)] {
                 let mut found = Vec::new();
                 w.pinned(slot, || w.index.get(&p, &keys(n), &mut found));
                 assert_eq!(found, if there { vec![n] } else { vec![] }, "a look-up of one key");

@@ -60,6 +60,7 @@ use super::{Level, Stage, Txn, Write, WriteKind};
 use crate::csn::{Csn, Stamp, State};
 use crate::error::Error;
 use crate::faults::{self, Fault};
+use crate::index::DeadChain;
 use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
 use crate::protocol::ProtocolSet;
@@ -407,11 +408,12 @@ impl Txn {
         self.done();
         let wrote = !self.writes.is_empty();
         if wrote {
-            let mut left = self.writes.len();
+            let (mut left, mut dead) = (self.writes.len(), DeadChain::default());
             for i in 0..self.writes.len() {
                 let w = self.writes[i];
-                self.give_up(&w, &mut left);
+                self.give_up(&w, &mut left, &mut dead);
             }
+            dead.enqueue();
             if !faults::on(Fault::RetiresBeforeDone) {
                 self.retire_bases();
             }
@@ -436,12 +438,13 @@ impl Txn {
     /// All of [`Txn::settle`] and [`Txn::finish`] for the writes of a commit that is not held: it
     /// is done as soon as it is *committed* (INV-OLD).
     fn settle_and_give_up(&mut self) {
-        let mut left = self.writes.len();
+        let (mut left, mut dead) = (self.writes.len(), DeadChain::default());
         for i in 0..self.writes.len() {
             let w = self.writes[i];
             self.stamp(&w);
-            self.give_up(&w, &mut left);
+            self.give_up(&w, &mut left, &mut dead);
         }
+        dead.enqueue();
         self.retire_bases();
     }
 
@@ -467,10 +470,11 @@ impl Txn {
         t.delta.add(d);
     }
 
-    /// Retires a version of ours that no snapshot sees, and enqueues the record of a deleted row
-    /// (INV-OLD). `left`: writes for whose versions there is still room in the queue.
+    /// Retires a version of ours that no snapshot sees, and adds the record of a deleted row to
+    /// those to be enqueued (INV-OLD). `left`: writes for whose versions there is still room in the
+    /// queue.
     #[inline(always)]
-    fn give_up(&mut self, w: &Write, left: &mut usize) {
+    fn give_up(&mut self, w: &Write, left: &mut usize, dead: &mut DeadChain<'_>) {
         w.forget_writer();
         if w.superseded {
             // An own version that was overwritten by a later write of ours.
@@ -489,7 +493,7 @@ impl Txn {
             }
             (Some(_), WriteKind::Delete) => {
                 w.r.table.dead.fetch_add(1, Ordering::Relaxed);
-                w.r.table.enqueue_dead(w.r.no, w.r.rec);
+                dead.add(w.r.table, w.r.no, w.r.rec);
             }
             _ => {}
         }

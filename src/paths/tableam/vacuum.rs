@@ -8,10 +8,11 @@ use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::{rel, standby, xact};
 use mixedcc_engine::csn::Csn;
-use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::primitive::{prefetch, Ordering};
 use mixedcc_engine::record::REC_VACUUM;
 use mixedcc_engine::retire::RetireQueue;
 use mixedcc_engine::{RecordRef, Table, Txn};
+use numbers::Numbers;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use progress::Progress;
@@ -19,6 +20,7 @@ use report::Report;
 use std::ptr::NonNull;
 
 mod horizon;
+mod numbers;
 mod progress;
 mod report;
 
@@ -68,14 +70,20 @@ fn deleted_at(r: RecordRef) -> Csn {
     unsafe { r.rec.head().as_ref() }.and_then(|v| v.csn()).unwrap_or(0)
 }
 
-#[pg_guard]
+/// The records whose entries VACUUM removes. So it does those of records that do not exist.
+struct Dead {
+    table: &'static Table,
+    numbers: Numbers,
+}
+
+/// Asked for each entry of an index. It has no guard, because nothing in it can fail.
 unsafe extern "C-unwind" fn is_dead_tid(tid: pg_sys::ItemPointer, state: *mut core::ffi::c_void) -> bool {
-    // SAFETY: `state` is the table that `vacuum` passes, and lives while its relation is locked;
-    // `tid` is an entry's (genam.h: index_bulk_delete).
+    // SAFETY: `state` is what `vacuum` passes, and lives as long as the call; `tid` is an entry's
+    // (genam.h: index_bulk_delete).
     unsafe {
-        let table = &*state.cast::<Table>();
+        let dead = &*state.cast::<Dead>();
         match Tid::read(&*tid) {
-            Tid::Record(n) => table.record(n).is_none_or(|r| r.state.load(Ordering::Acquire) == REC_VACUUM),
+            Tid::Record(n) => dead.numbers.has(n) || dead.table.record(n).is_none(),
             _ => true,
         }
     }
@@ -84,6 +92,8 @@ unsafe extern "C-unwind" fn is_dead_tid(tid: pg_sys::ItemPointer, state: *mut co
 /// Entries of dead records that are removed from the primary index at a time, and records that are
 /// freed between two looks at VACUUM's progress.
 const SWEEP: usize = 1024;
+/// The distance, in records, between one that is looked at and one whose version is prefetched.
+const AHEAD: usize = 8;
 
 /// Pins the present moment. VACUUM looks at no version as its snapshot sees it: its pin need not
 /// keep what was deleted, or given back, just before. Returns the oldest pin.
@@ -94,8 +104,8 @@ fn renew_moment(t: &Txn) -> Csn {
     t.e.refresh_min_pin(&PG)
 }
 
-/// Marks the records that are dead to everybody; returns how many.
-fn mark_dead(table: &'static Table, progress: &Progress) -> Vec<u64> {
+/// Marks the records that are dead to everybody.
+fn mark_dead(table: &'static Table, progress: &Progress) -> Dead {
     let t = xact::txn();
     renew_moment(t);
     while t.sweep(&PG, table, SWEEP) > 0 {
@@ -103,25 +113,33 @@ fn mark_dead(table: &'static Table, progress: &Progress) -> Vec<u64> {
     }
     ok(t.purge_marked(&PG, table).map_err(Into::into));
     let floor = standby::floor_of(table, t.e.refresh_min_floor(&PG));
-    let (mut dead, mut last) = (Vec::new(), 0);
-    for n in 0..table.len() {
-        progress.scans(n);
-        let Some(r) = RecordRef::find(table, n) else { continue };
-        if t.last_write(r).is_none() && table.is_dead(r.rec, floor) && !table.is_indexed(r.no) {
-            last = deleted_at(r).max(last);
-            r.rec.state.store(REC_VACUUM, Ordering::Release);
-            dead.push(n);
+    let (end, mut last, mut n) = (table.len(), 0, 0);
+    let mut dead = Dead { table, numbers: Numbers::below(end) };
+    while n < end {
+        let records = table.records_from(n, end);
+        for (i, rec) in records.iter().enumerate() {
+            progress.scans(n + i as u64);
+            if let Some(soon) = records.get(i + AHEAD) {
+                prefetch(soon.head());
+            }
+            let r = RecordRef { table, no: n + i as u64, rec };
+            if table.is_dead(rec, floor) && t.last_write(r).is_none() && !table.is_indexed(r.no) {
+                last = deleted_at(r).max(last);
+                rec.state.store(REC_VACUUM, Ordering::Release);
+                dead.numbers.add(r.no);
+            }
         }
+        n += records.len().max(1) as u64;
     }
     standby::tell_horizon(table, last);
     dead
 }
 
 /// Gives the marked records and their tombstones back.
-fn free_dead(table: &'static Table, dead: &[u64], progress: &Progress) {
+fn free_dead(table: &'static Table, dead: &Dead, progress: &Progress) {
     let t = xact::txn();
     // The last one first: lists of numbers are taken from their heads.
-    for (i, &n) in dead.iter().rev().enumerate() {
+    for (i, n) in dead.numbers.from_last().enumerate() {
         if i % SWEEP == 0 {
             progress.freed_from(n);
         }
@@ -149,7 +167,7 @@ fn free_dead(table: &'static Table, dead: &[u64], progress: &Progress) {
     for slot in 0..t.e.slots.len() {
         RetireQueue::drain_for(&t.e, slot as u16, t.slot, min, usize::MAX);
     }
-    let left = table.dead.load(Ordering::Relaxed).saturating_sub(dead.len() as u64);
+    let left = table.dead.load(Ordering::Relaxed).saturating_sub(dead.numbers.len());
     table.dead.store(left, Ordering::Relaxed);
 }
 
@@ -195,7 +213,7 @@ pub unsafe extern "C-unwind" fn vacuum(
         let mut indexes: *mut pg_sys::Relation = std::ptr::null_mut();
         pg_sys::vac_open_indexes(rel, pg_sys::RowExclusiveLock as i32, &mut nindexes, &mut indexes);
         let hollow = primary::key(rel, rel::info(rel)).filter(|k| k.hollow).map(|k| k.index);
-        progress.cleans_indexes(dead.len() as u64, nindexes as u64);
+        progress.cleans_indexes(dead.numbers.len(), nindexes as u64);
         for i in 0..nindexes as usize {
             progress.cleaned(i as u64);
             let index = *indexes.add(i);
@@ -205,13 +223,9 @@ pub unsafe extern "C-unwind" fn vacuum(
             }
             let mut info = compat::index_vacuum_info(rel, index, table.rows() as f64, strategy);
             let mut stats: *mut pg_sys::IndexBulkDeleteResult = std::ptr::null_mut();
-            if !dead.is_empty() {
-                stats = pg_sys::index_bulk_delete(
-                    &mut info,
-                    stats,
-                    Some(is_dead_tid),
-                    (table as *const Table).cast_mut().cast(),
-                );
+            if dead.numbers.len() > 0 {
+                let state = (&raw const dead).cast_mut().cast();
+                stats = pg_sys::index_bulk_delete(&mut info, stats, Some(is_dead_tid), state);
             }
             stats = pg_sys::index_vacuum_cleanup(&mut info, stats);
             if !stats.is_null() {
@@ -224,14 +238,14 @@ pub unsafe extern "C-unwind" fn vacuum(
             }
         }
         progress.cleaned(nindexes as u64);
-        progress.frees(dead.len() as u64);
+        progress.frees(dead.numbers.len());
         free_dead(table, &dead, &progress);
         progress.tidies();
         let there: Vec<u64> = (0..nindexes as usize).map(|i| (**indexes.add(i)).rd_id.to_u32() as u64).collect();
         tidy_ranges(table, &there);
         pg_sys::vac_close_indexes(nindexes, indexes, pg_sys::NoLock as i32);
         count(rel, table, frozen, nindexes > 0, started);
-        report.end(rel, params, table, dead.len());
+        report.end(rel, params, table, dead.numbers.len() as usize);
         progress.end();
     }
 }
@@ -262,8 +276,8 @@ pub unsafe fn pass_over_large(command: &str, rel: pg_sys::Relation, x: TooLarge)
 }
 
 /// A hollow index has no entries of dead records any more: [`mark_dead`] has removed them.
-unsafe fn tell_of_hollow(index: pg_sys::Relation, table: &Table, dead: &[u64], report: &mut Report) {
-    if dead.is_empty() {
+unsafe fn tell_of_hollow(index: pg_sys::Relation, table: &Table, dead: &Dead, report: &mut Report) {
+    if dead.numbers.len() == 0 {
         return;
     }
     // SAFETY: `index` is open and locked by `vacuum`, the only caller.
