@@ -349,6 +349,7 @@ impl Txn {
         debug_assert_eq!(self.stage, Stage::Decided);
         if !self.writes.is_empty() {
             for i in 0..self.writes.len() {
+                self.writes.announce(i);
                 let w = self.writes[i];
                 self.stamp(&w);
             }
@@ -440,6 +441,7 @@ impl Txn {
     fn settle_and_give_up(&mut self) {
         let (mut left, mut dead) = (self.writes.len(), DeadChain::default());
         for i in 0..self.writes.len() {
+            self.writes.announce(i);
             let w = self.writes[i];
             self.stamp(&w);
             self.give_up(&w, &mut left, &mut dead);

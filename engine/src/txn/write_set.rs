@@ -18,7 +18,7 @@ use crate::csn::SlotId;
 use crate::faults::{self, Fault};
 use crate::lock::Mode;
 use crate::memory::OutOfMemory;
-use crate::primitive::Ordering;
+use crate::primitive::{prefetch, Ordering};
 use crate::range::{Columns, Effect};
 use crate::record::Version;
 use crate::retire::RetireQueue;
@@ -29,6 +29,9 @@ use std::ptr::NonNull;
 
 /// Among so many buffered writes the last one of a record is found by looking at each.
 const FEW: usize = 16;
+
+/// The distance, in writes, between one that is committed and one that is prefetched.
+const AHEAD: usize = 8;
 
 /// [`Write::entry`] of a write whose key is not known.
 pub(super) const UNKNOWN_ENTRY: u32 = u32::MAX;
@@ -386,6 +389,7 @@ impl WriteSet {
     /// or have inserted it.
     pub fn link(&mut self) {
         for (i, w) in self.all.iter().enumerate() {
+            self.announce(i);
             if !w.superseded {
                 debug_assert!(w.base.is_none() || w.base.map(|b| b.as_ptr()) == Some(w.r.rec.head()));
                 let older = w.base.map_or(std::ptr::null_mut(), |b| b.as_ptr());
@@ -394,6 +398,19 @@ impl WriteSet {
                 w.r.rec.set_head(w.version.as_ptr());
             }
             self.linked = i + 1;
+        }
+    }
+
+    /// Prefetches what the commit of a later write than `i` will look at: of many writes, it left
+    /// the cache since they were made. Decides nothing.
+    #[inline]
+    pub fn announce(&self, i: usize) {
+        if let Some(w) = self.all.get(i + AHEAD) {
+            prefetch(w.r.rec);
+            prefetch(w.version.as_ptr());
+            if let Some(base) = w.base {
+                prefetch(base.as_ptr());
+            }
         }
     }
 
