@@ -110,6 +110,8 @@ pub enum Fault {
     WakesLate,
     /// A pruner compares points by their clocks, and not by their floors.
     PrunesByClock,
+    /// A pruner does not tell what a version that it unlinks has changed.
+    UnlinkedForgotten,
     /// Versions that a pruner has unlinked are freed at the next look, also if a reader has them.
     FreesUnlinked,
     /// A commit retires replaced versions at its own CSN.
@@ -137,10 +139,16 @@ pub enum Fault {
     ReleaseForgetsMark,
     /// A waiter that gives up leaves its mark behind.
     MarkLeftBehind,
-    /// An update in place registers no column that it has changed.
+    /// An update in place says that it has changed no column: its registration, and its version.
     ChangesForgotten,
-    /// An update in place registers only what its last statement has changed.
+    /// An update in place says only what its last statement has changed.
     LastChangeOnly,
+    /// A validation passes over tombstones, whatever was looked at.
+    TombstonePassed,
+    /// A validation moves a read up to the newest version, whatever that has changed.
+    MovesTooFar,
+    /// A read names only the columns at which its transaction has looked last in that version.
+    LastLookOnly,
     /// A registration of many keys of a range says only what the first of its writes does.
     FirstOfRangeOnly,
     /// A scan passes over all updates in place, whatever it has looked at.

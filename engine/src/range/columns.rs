@@ -1,4 +1,4 @@
-//! Sets of columns: what a scan has looked at, and what an update has changed.
+//! Sets of columns: what a statement has looked at, and what an update has changed.
 //!
 //! **INV-COLUMNS**: A registration of an update in place names all columns in which the final
 //! version differs from the version that it replaces, or more. One that stands for several writes
@@ -29,15 +29,15 @@ impl Columns {
     pub const fn and(self, other: Columns) -> Columns {
         Columns(self.0 | other.0)
     }
-    /// Is a scan that looks at these columns concerned by an update that changed those?
+    /// Is a reader that looks at these columns concerned by an update that changed those?
     pub const fn meet(self, changed: Columns) -> bool {
         self.0 == Columns::ALL.0 || self.0 & changed.0 != 0
     }
 
-    pub(super) const fn from_bits(bits: u64) -> Columns {
+    pub(crate) const fn from_bits(bits: u64) -> Columns {
         Columns(bits as u32 & ((1 << Columns::BITS) - 1))
     }
-    pub(super) const fn bits(self) -> u64 {
+    pub(crate) const fn bits(self) -> u64 {
         (self.0 & ((1 << Columns::BITS) - 1)) as u64
     }
 }

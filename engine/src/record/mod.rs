@@ -3,10 +3,18 @@
 //! **INV-VERSION**: A version's payload is complete before the version is reachable, and does not
 //! change afterwards. The one exception is the platform's stamp in step 4 of the commit, when no
 //! other process reads the payload yet. The payload of a tombstone begins with a [`Successor`].
+//!
+//! **INV-CHANGED**: A version that names columns differs in no other column from the version that
+//! its transaction has replaced, nor from the next older one of its chain. What it names is
+//! complete before the version is linked. When the pruner unlinks a version, the one above it names
+//! that one's columns too, or none, before it leads past it. So a walk reads `older` of a version
+//! before what the version names. Inserts and tombstones name no columns, nor do
+//! versions of loads and of replay: they may differ in everything.
 
 use crate::csn::{Csn, Stamp};
 use crate::lock::LockWord;
 use crate::primitive::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use crate::range::Columns;
 
 /// The permanent place of a row: a stable address, the newest version and one lock word.
 ///
@@ -80,6 +88,12 @@ pub const VER_KEYED: u32 = 2;
 /// Set by the pruner, in a version that lies in its record's chain no more (INV-UNLINK).
 const VER_UNLINKED: u32 = 4;
 
+/// The version names the columns in which it differs from the next older one: the bits from
+/// `VER_COLUMNS` on.
+const VER_NAMES: u32 = 8;
+const VER_COLUMNS: u32 = 4;
+const _: () = assert!(VER_COLUMNS + Columns::BITS == u32::BITS);
+
 /// The new place of a moved row. It is the tombstone's payload, or the beginning of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -146,6 +160,30 @@ impl Version {
     /// The pruner has unlinked it.
     pub(crate) fn set_unlinked(&self) {
         self.flags.fetch_or(VER_UNLINKED, Ordering::Relaxed);
+    }
+    /// The columns that it names (INV-CHANGED); `None`: it may differ in everything. Read `older`
+    /// before it, to pass over the version.
+    #[inline]
+    pub fn named(&self) -> Option<Columns> {
+        let flags = self.flags.load(Ordering::Relaxed);
+        (flags & VER_NAMES != 0).then(|| Columns::from_bits((flags >> VER_COLUMNS) as u64))
+    }
+    /// Names the columns in which it may differ from the version that it will replace. The owner
+    /// calls it before it links this version, which is neither an insert nor a tombstone.
+    #[inline]
+    pub(crate) fn name(&self, changed: Columns) {
+        if changed != Columns::ALL {
+            let flags = self.flags.load(Ordering::Relaxed);
+            let named = VER_NAMES | (changed.bits() as u32) << VER_COLUMNS;
+            self.flags.store(flags & ((1 << VER_COLUMNS) - 1) | named, Ordering::Relaxed);
+        }
+    }
+    /// The pruner is about to unlink the next older version, `below`: this one stands for both.
+    pub(crate) fn name_also(&self, below: &Version) {
+        match below.named() {
+            Some(c) => self.flags.fetch_or((c.bits() as u32) << VER_COLUMNS, Ordering::Relaxed),
+            None => self.flags.fetch_and(!VER_NAMES, Ordering::Relaxed),
+        };
     }
     /// The primary-index key that a keyed tombstone holds.
     ///

@@ -157,6 +157,9 @@ unsafe fn prune_below(e: &Engine, needs: &Needs, above: &Version, d: Csn) {
         if !needs.is_unneeded(c, d) {
             return;
         }
+        if !faults::on(Fault::UnlinkedForgotten) {
+            above.name_also(y); // INV-CHANGED
+        }
         above.set_older(y.older());
         y.set_unlinked();
         e.shared.pruned.fetch_add(1, Ordering::Relaxed);

@@ -9,6 +9,7 @@ use super::{Look, RecordRef, Txn};
 use crate::csn::Csn;
 use crate::faults::{self, Fault};
 use crate::primitive::prefetch;
+use crate::range::Columns;
 use crate::record::{Record, Version};
 use crate::table::Table;
 use std::ptr::NonNull;
@@ -60,7 +61,7 @@ impl Txn {
         }
         match look {
             Look::Scan(id) if self.is_frozen() => {
-                self.look_while(table, records, to, |t, r| t.peek_frozen(r, id.number() == 0))
+                self.look_while(table, records, to, |t, r| t.peek_frozen(r, (id.number() == 0).then_some(Columns::ALL)))
             }
             Look::Scan(_) if !self.following => Looked { rows: 0, next: from },
             Look::Scan(id) => {

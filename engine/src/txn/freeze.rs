@@ -19,6 +19,7 @@ use crate::partition::Partition;
 use crate::platform::Platform;
 use crate::primitive::Ordering;
 use crate::protocol::Touch;
+use crate::range::Columns;
 use crate::record::Version;
 use crate::switch::Epochs;
 use std::ptr::NonNull;
@@ -256,7 +257,12 @@ impl Txn {
 
     /// What a frozen transaction reads of a record that no predicate protects.
     #[inline(never)]
-    pub(super) fn read_frozen(&mut self, p: &dyn Platform, r: RecordRef) -> Result<Option<NonNull<Version>>, Error> {
+    pub(super) fn read_frozen(
+        &mut self,
+        p: &dyn Platform,
+        r: RecordRef,
+        looked: Columns,
+    ) -> Result<Option<NonNull<Version>>, Error> {
         debug_assert!(self.is_frozen());
         self.touch(r.partition()).reads += 1;
         self.sample_access(r, false);
@@ -268,7 +274,7 @@ impl Txn {
         let live = found.filter(|v| !is_tombstone(*v));
         if self.remembers() {
             match (found, live) {
-                (_, Some(v)) => self.reads.add_new(r, v),
+                (_, Some(v)) => self.reads.add_new(r, v, looked),
                 (Some(_), None) => {} // a deleted row stays deleted
                 (None, _) if r.rec.head().is_null() => {}
                 (None, _) => self.reads.add_absent(r),
@@ -297,15 +303,15 @@ impl Txn {
             return Ok(None);
         }
         if scan.number() == 0 {
-            return self.read_frozen(p, r).map(Some);
+            return self.read_frozen(p, r, Columns::ALL).map(Some);
         }
         self.read_snapshot(p, r, Seen::prefix(self.valid)).map(Some)
     }
 
     /// What a frozen transaction reads of a row, if a look at the newest version is enough to know
-    /// it. `alone`: no predicate protects the row.
+    /// it. `alone`: no predicate protects the row, and these columns are looked at.
     #[inline(never)]
-    pub(super) fn peek_frozen(&mut self, r: RecordRef, alone: bool) -> Option<Option<NonNull<Version>>> {
+    pub(super) fn peek_frozen(&mut self, r: RecordRef, alone: Option<Columns>) -> Option<Option<NonNull<Version>>> {
         if !self.is_frozen() {
             return None;
         }
@@ -318,8 +324,8 @@ impl Txn {
         }
         self.touch(partition).reads += 1;
         self.sample_access(r, false);
-        if let Some(v) = seen.filter(|_| alone && self.remembers()) {
-            self.reads.add_new(r, v);
+        if let (Some(v), Some(looked)) = (seen, alone.filter(|_| self.remembers())) {
+            self.reads.add_new(r, v, looked);
         }
         Some(seen)
     }

@@ -1,9 +1,10 @@
 //! Reads: from a snapshot, or the newest committed version through the partition's protocols.
 //!
-//! **INV-VALID**: All that a serializable transaction has read is the state at its CSN `valid`, or
-//! `valid` is 0. A read that passes over a pending version sets `valid` to 0 if the version's owner
-//! may have a CSN at or below it. A read that finds no row below a pending insert remembers that,
-//! unless a predicate answers for it.
+//! **INV-VALID**: All that a serializable transaction has looked at is the state at its CSN
+//! `valid`, or `valid` is 0. Of a row it has looked at the columns that it has named (INV-LOOKED),
+//! and that the row is there. A read that passes over a pending version sets `valid` to 0 if the
+//! version's owner may have a CSN at or below it. A read that finds no row below a pending insert
+//! remembers that, unless a predicate answers for it.
 //!
 //! **INV-PEEK**: A read by a look follows the partition's protocols before it looks, and needs no
 //! lock that the transaction does not hold. It sees a settled version (INV-SETTLED), and remembers
@@ -17,7 +18,7 @@ use crate::faults::{self, Fault};
 use crate::open::Seen;
 use crate::platform::{Platform, StopEvent};
 use crate::protocol::{Reading, Touch};
-use crate::range::Position;
+use crate::range::{Columns, Position};
 use crate::record::Version;
 use std::ptr::NonNull;
 
@@ -77,13 +78,35 @@ impl Txn {
         Some(found)
     }
 
-    /// A serializable read. `for_write`: the record will be written next.
+    /// A serializable read of a whole row. `for_write`: the record will be written next.
     ///
     /// What it returns is consistent with everything read before. If it meets a version newer than
     /// `valid`, it validates all reads again, or the transaction ends with a serialization failure.
     pub fn read(&mut self, p: &dyn Platform, r: RecordRef, for_write: bool) -> Result<Option<NonNull<Version>>, Error> {
+        self.read_as(p, r, for_write, Columns::ALL)
+    }
+
+    /// The same of a row of which the transaction looks at these columns, and on which it bases no
+    /// write or lock of the row (INV-LOOKED).
+    pub fn read_columns(
+        &mut self,
+        p: &dyn Platform,
+        r: RecordRef,
+        looked: Columns,
+    ) -> Result<Option<NonNull<Version>>, Error> {
+        self.read_as(p, r, false, looked)
+    }
+
+    #[inline]
+    fn read_as(
+        &mut self,
+        p: &dyn Platform,
+        r: RecordRef,
+        for_write: bool,
+        looked: Columns,
+    ) -> Result<Option<NonNull<Version>>, Error> {
         p.stop_event(StopEvent::Read)?;
-        if let Some(v) = self.peek_row(r) {
+        if let Some(v) = self.peek_row(r, looked) {
             return Ok(Some(v));
         }
         if r.rec.head().is_null() {
@@ -91,15 +114,15 @@ impl Txn {
         }
         if for_write {
             self.acts = true;
-            return self.read_newest(p, r, true);
+            return self.read_newest(p, r, true, looked);
         }
         // After the look at the head: a record's partition is set before its first version.
         if self.is_frozen() && self.reads_frozen(p, r.partition())? {
-            return self.read_frozen(p, r);
+            return self.read_frozen(p, r, looked);
         }
-        self.read_newest(p, r, false).or_else(|e| {
+        self.read_newest(p, r, false, looked).or_else(|e| {
             self.freeze(p, e)?;
-            self.read_frozen(p, r)
+            self.read_frozen(p, r, looked)
         })
     }
 
@@ -109,6 +132,7 @@ impl Txn {
         p: &dyn Platform,
         r: RecordRef,
         for_write: bool,
+        looked: Columns,
     ) -> Result<Option<NonNull<Version>>, Error> {
         let partition = r.partition();
         let protocols = self.follow(p, partition)?;
@@ -123,10 +147,10 @@ impl Txn {
         // take the record meanwhile.)
         let live = !is_tombstone(v);
         if live && protocols.validates_reads() && !self.trusts_heat(r) {
-            self.reads.add_new(r, v);
+            self.reads.add_new(r, v, looked);
         }
         if csn > self.valid && !self.revalidate_read(p, r.touch())? {
-            return self.read_frozen(p, r);
+            return self.read_frozen(p, r, looked);
         }
         self.depends.note(csn);
         // VACUUM may have taken a deleted row.
@@ -178,22 +202,22 @@ impl Txn {
         let Some((version, csn)) = seen else { return self.read(p, r, false) };
         self.depends.note(csn);
         self.touch(r.partition()).reads += 1;
-        self.reads.add(r, version);
+        self.reads.add(r, version, Columns::ALL);
         Ok(Some(version))
     }
 
-    /// What [`Txn::read`] would return of a row that this transaction has not written, if a look at
-    /// it is enough to know that; else `None`. It neither fails nor unwinds, and does not call the
-    /// platform.
+    /// What [`Txn::read`] or [`Txn::read_columns`] would return of a row that this transaction has
+    /// not written, if a look at it is enough to know that; else `None`. It neither fails nor
+    /// unwinds, and does not call the platform.
     ///
     /// INV-PEEK: the transaction follows the partition's protocols before it looks at the row, and
     /// they want no lock that it does not hold. The newest version is settled (INV-SETTLED), so
     /// that it is valid together with all that was read before. Its commit was done at the last
     /// look (INV-DEPENDS).
     #[inline]
-    pub fn peek_row(&mut self, r: RecordRef) -> Option<NonNull<Version>> {
+    pub fn peek_row(&mut self, r: RecordRef, looked: Columns) -> Option<NonNull<Version>> {
         if !self.following {
-            return self.peek_frozen(r, true)?;
+            return self.peek_frozen(r, Some(looked))?;
         }
         if r.rec.head().is_null() {
             return None;
@@ -203,29 +227,29 @@ impl Txn {
         let plain = self.plain();
         let t = self.follow_also(partition);
         if t.may_lock_to_read() {
-            return self.peek_cool(r, plain);
+            return self.peek_cool(r, plain, looked);
         }
-        self.peek_settled(r, plain)
+        self.peek_settled(r, plain, looked)
     }
 
     /// [`Txn::peek_row`] where rows may be locked before they are read.
     #[inline(never)]
-    fn peek_cool(&mut self, r: RecordRef, plain: Csn) -> Option<NonNull<Version>> {
+    fn peek_cool(&mut self, r: RecordRef, plain: Csn, looked: Columns) -> Option<NonNull<Version>> {
         let locks = self.touch(r.partition()).locks_to_read() || self.wants_hot(r);
         if locks {
             return None;
         }
-        self.peek_settled(r, plain)
+        self.peek_settled(r, plain, looked)
     }
 
     #[inline(always)]
-    fn peek_settled(&mut self, r: RecordRef, plain: Csn) -> Option<NonNull<Version>> {
+    fn peek_settled(&mut self, r: RecordRef, plain: Csn, looked: Columns) -> Option<NonNull<Version>> {
         // The head again, after the check of the locks.
         let v = settled(r.rec.head(), plain)??;
         let t = self.touch(r.partition());
         t.reads += 1;
         if t.set.validates_reads() {
-            self.reads.add_new(r, v);
+            self.reads.add_new(r, v, looked);
         }
         self.sample_access(r, false);
         Some(v)
@@ -240,7 +264,7 @@ impl Txn {
         csn: Csn,
     ) -> Result<(), Error> {
         self.thaw(p)?;
-        self.reads.add(r, version);
+        self.reads.add(r, version, Columns::ALL);
         if csn > self.valid {
             self.revalidate(p)?;
         }

@@ -1,10 +1,22 @@
-//! The read set: the versions that a validation must find unchanged.
+//! The read set: the versions that a validation must find unchanged, in the columns that were
+//! looked at.
+//!
+//! **INV-LOOKED**: A read names all columns of the version on which its transaction's results and
+//! writes depend, or more. A row that its statement may write or lock is looked at as a whole, for
+//! the new version is made of all of it. What is compared with `valid`, or locked, or protected by
+//! a predicate, does not depend on it. A validation passes over a version above the one that was
+//! read if that names columns, and none that was looked at (INV-CHANGED): committed or not, it has
+//! them as they were. After a validation at a CSN the read is one of the newest version that it has
+//! met and that was committed at or before that CSN. What was looked at is the same there, and the
+//! next validation has a short way.
 
 use super::{Failure, Owner, RecordRef};
 use crate::counts;
 use crate::csn::Csn;
 use crate::error::Error;
+use crate::faults::{self, Fault};
 use crate::platform::Platform;
+use crate::range::Columns;
 use crate::record::Version;
 use crate::shared::Fate;
 use std::ptr::NonNull;
@@ -13,6 +25,7 @@ struct ReadEntry {
     r: RecordRef,
     /// `None`: no row, because the insert of another transaction was pending there.
     version: Option<NonNull<Version>>,
+    looked: Columns,
 }
 
 /// What the transaction has read, as far as neither locks nor predicates protect it.
@@ -25,21 +38,24 @@ pub(super) struct ReadSet {
 
 impl ReadSet {
     /// Remembers a read.
-    pub fn add(&mut self, r: RecordRef, version: NonNull<Version>) {
-        self.all.push(ReadEntry { r, version: Some(version) });
+    pub fn add(&mut self, r: RecordRef, version: NonNull<Version>, looked: Columns) {
+        self.all.push(ReadEntry { r, version: Some(version), looked });
     }
 
     /// Remembers a read; of the same version read twice in a row, one.
     #[inline]
-    pub fn add_new(&mut self, r: RecordRef, version: NonNull<Version>) {
-        if self.all.last().is_none_or(|e| e.version != Some(version)) {
-            self.add(r, version);
+    pub fn add_new(&mut self, r: RecordRef, version: NonNull<Version>, looked: Columns) {
+        match self.all.last_mut() {
+            Some(e) if e.version == Some(version) => {
+                e.looked = if faults::on(Fault::LastLookOnly) { looked } else { e.looked.and(looked) };
+            }
+            _ => self.add(r, version, looked),
         }
     }
 
     /// Remembers that a record had no row.
     pub fn add_absent(&mut self, r: RecordRef) {
-        self.all.push(ReadEntry { r, version: None });
+        self.all.push(ReadEntry { r, version: None, looked: Columns::ALL });
     }
 
     pub fn is_empty(&self) -> bool {
@@ -63,14 +79,18 @@ impl ReadSet {
 
     /// Validates all reads at `csn`, which was taken before. It fails for writers that committed at
     /// or before `csn`, waits for those that are about to, and ignores all others.
-    pub fn validate(&self, owner: &Owner, p: &dyn Platform, csn: Csn) -> Result<(), Failure> {
-        for entry in &self.all {
+    pub fn validate(&mut self, owner: &Owner, p: &dyn Platform, csn: Csn) -> Result<(), Failure> {
+        for entry in &mut self.all {
             let seen = entry.version.map_or(std::ptr::null_mut(), NonNull::as_ptr);
             counts::add(|w| w.records += 1);
             // Most of them are the newest version still.
-            if !owner.is_newest(entry.r, seen) && !owner.is_unchanged(p, entry.r, seen, csn)? {
-                return Err(Failure::Changed(entry.r));
+            if owner.is_newest(entry.r, seen) {
+                continue;
             }
+            let Some(now) = owner.same_at(p, entry.r, (seen, entry.looked), csn)? else {
+                return Err(Failure::Changed(entry.r));
+            };
+            entry.version = NonNull::new(now);
         }
         Ok(())
     }
@@ -91,7 +111,8 @@ impl Owner {
         head == seen || NonNull::new(head).is_some_and(ours)
     }
 
-    /// Is the version that we read of a record (null: no row) what it has at `csn`?
+    /// Is the version that we read of a record (null: no row) what it has at `csn`, in all that is
+    /// looked at?
     pub(super) fn is_unchanged(
         &self,
         p: &dyn Platform,
@@ -99,33 +120,64 @@ impl Owner {
         seen: *mut Version,
         csn: Csn,
     ) -> Result<bool, Error> {
+        Ok(self.same_at(p, r, (seen, Columns::ALL), csn)?.is_some())
+    }
+
+    /// Is the version `seen` that we read of a record (null: no row) what it has at `csn`, in the
+    /// columns `looked`? Then this is the newest version that is known to be so.
+    fn same_at(
+        &self,
+        p: &dyn Platform,
+        r: RecordRef,
+        (seen, looked): (*mut Version, Columns),
+        csn: Csn,
+    ) -> Result<Option<*mut Version>, Error> {
         let mut v = r.rec.head();
+        let mut now = if faults::on(Fault::MovesTooFar) && !seen.is_null() { v } else { std::ptr::null_mut() };
         let mut n = 0;
         loop {
             if v == seen {
-                return Ok(true);
+                return Ok(Some(if now.is_null() { seen } else { now }));
             }
-            let Some(nn) = NonNull::new(v) else { return Ok(false) };
+            let Some(nn) = NonNull::new(v) else { return Ok(None) };
             // SAFETY: INV-RETIRE: `seen` was the newest version under our pin, or no version was
             // committed then; so nothing newer is freed.
             let ver = unsafe { nn.as_ref() };
+            let older = ver.older(); // before what it names (INV-CHANGED)
+            if leaves(ver, looked) {
+                let stamp = ver.stamp();
+                if now.is_null() && !stamp.is_tag() && stamp.0 <= csn {
+                    now = v;
+                }
+                v = older;
+                continue;
+            }
             let (stamp, fate) = self.e.settle(p, || ver.stamp())?;
             match fate {
-                _ if stamp == self.tag() => v = ver.older(),
+                _ if stamp == self.tag() => v = older,
                 Fate::Committed(c) if c <= csn => {
                     self.meets(stamp);
-                    return Ok(false);
+                    return Ok(None);
                 }
                 Fate::Committing(c) if c <= csn && (n >= p.patience() || self.has_succeeded(p, stamp, c)) => {
                     self.meets(stamp);
-                    return Ok(false);
+                    return Ok(None);
                 }
                 Fate::Committing(c) if c <= csn => {
                     p.pause(n)?;
                     n += 1;
                 }
-                _ => v = ver.older(),
+                _ => v = older,
             }
         }
     }
+}
+
+/// Does the version leave these columns as they were?
+#[inline]
+fn leaves(v: &Version, looked: Columns) -> bool {
+    if v.is_tombstone() {
+        return faults::on(Fault::TombstonePassed);
+    }
+    v.named().is_some_and(|changed| !looked.meet(changed))
 }

@@ -239,7 +239,7 @@ impl Txn {
         }
         self.read_scanned_row(p, r, false, scan).or_else(|e| {
             self.freeze(p, e)?;
-            self.read_frozen(p, r)
+            self.read_frozen(p, r, Columns::ALL)
         })
     }
 
@@ -249,7 +249,7 @@ impl Txn {
     #[inline]
     pub fn peek_scanned(&mut self, r: RecordRef, scan: ScanId) -> Option<Option<NonNull<Version>>> {
         if !self.following {
-            return self.peek_frozen(r, scan.number() == 0);
+            return self.peek_frozen(r, (scan.number() == 0).then_some(Columns::ALL));
         }
         let way = self.scans.ranged.way(scan);
         self.peek_by(r, way)
@@ -280,7 +280,7 @@ impl Txn {
     /// hand. The caller must take all of them: they count as read.
     pub fn peek_run(&mut self, rows: &mut Records, look: Look<'_>, to: &mut [NonNull<Version>]) -> usize {
         match look {
-            Look::Scan(_) if self.is_frozen() => self.peek_while(rows, to, |t, r| t.peek_frozen(r, false)),
+            Look::Scan(_) if self.is_frozen() => self.peek_while(rows, to, |t, r| t.peek_frozen(r, None)),
             Look::Scan(_) if !self.following => 0,
             Look::Scan(id) => {
                 let way = self.scans.ranged.way(id);
@@ -351,7 +351,7 @@ impl Txn {
             // A switch has taken row locks away since the scan began. The row is remembered
             // instead.
             if let Some((v, _)) = found {
-                self.reads.add(r, v);
+                self.reads.add(r, v, Columns::ALL);
             }
         }
         if let Some((_, csn)) = found {
@@ -362,7 +362,7 @@ impl Txn {
                 false => self.revalidate_read(p, r.touch())?,
             };
             if !goes_on {
-                return self.read_frozen(p, r);
+                return self.read_frozen(p, r, Columns::ALL);
             }
             self.depends.note(csn);
         }

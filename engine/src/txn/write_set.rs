@@ -129,7 +129,8 @@ pub struct Write {
     pub xid: u32,
     /// Is there a later write of ours of the same record?
     pub superseded: bool,
-    /// The columns in which the version differs from the one that it replaces (INV-COLUMNS).
+    /// The columns in which the version differs from the one before, ours or the committed one
+    /// (INV-COLUMNS, INV-CHANGED).
     pub(super) changed: Columns,
     /// Its last note + 1 (see [`super::Txn::note_key`]).
     pub(super) notes: u32,
@@ -336,15 +337,23 @@ impl WriteSet {
             (None, _) => Effect::New,
             (Some(_), WriteKind::Delete) if is_locked() || faults::on(Fault::KeyIsForgotten) => Effect::Gone,
             (Some(_), WriteKind::Delete) => Effect::New,
-            (Some(_), _) => {
-                let (mut changed, mut at) = (w.changed, w.previous);
-                while let Some(n) = at.filter(|_| !faults::on(Fault::LastChangeOnly)) {
-                    let earlier = &self.all[n as usize];
-                    (changed, at) = (changed.and(earlier.changed), earlier.previous);
-                }
-                Effect::Changes(if faults::on(Fault::ChangesForgotten) { Columns::NONE } else { changed })
-            }
+            (Some(_), _) => Effect::Changes(self.changed(w)),
         }
+    }
+
+    /// The columns in which the version of an update in place differs from the committed one that
+    /// it replaces: those of our earlier updates of the row, too.
+    #[inline]
+    fn changed(&self, w: &Write) -> Columns {
+        let (mut changed, mut at) = (w.changed, w.previous);
+        while let Some(n) = at.filter(|_| !faults::on(Fault::LastChangeOnly)) {
+            let earlier = &self.all[n as usize];
+            (changed, at) = (changed.and(earlier.changed), earlier.previous);
+        }
+        if faults::on(Fault::ChangesForgotten) {
+            return Columns::NONE;
+        }
+        changed
     }
 
     /// The last note of a write.
@@ -394,7 +403,11 @@ impl WriteSet {
                 debug_assert!(w.base.is_none() || w.base.map(|b| b.as_ptr()) == Some(w.r.rec.head()));
                 let older = w.base.map_or(std::ptr::null_mut(), |b| b.as_ptr());
                 // SAFETY: INV-VERSION: our own version, not linked yet (or our own insert's).
-                unsafe { w.version.as_ref() }.set_older(older);
+                let version = unsafe { w.version.as_ref() };
+                version.set_older(older);
+                if w.kind == WriteKind::Update && w.base.is_some() {
+                    version.name(self.changed(w)); // INV-CHANGED
+                }
                 w.r.rec.set_head(w.version.as_ptr());
             }
             self.linked = i + 1;

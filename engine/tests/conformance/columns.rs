@@ -1,4 +1,5 @@
-//! Scans that look at some columns of their rows, beside updates in place that change others.
+//! Scans and look-ups that look at some columns of their rows, beside updates in place that change
+//! others.
 //!
 //! In the histories a row has two columns, each an item of its own for the checker: a table for
 //! each. So the checker finds a scan whose columns were changed, and not one that was passed over.
@@ -492,7 +493,26 @@ struct Session<'w> {
     session: checker::Session,
     log: Option<Log>,
     cid: u32,
+    mix: Mix,
 }
+
+/// What serializable transactions do, in percent.
+#[derive(Clone, Copy)]
+struct Mix {
+    /// Of the reads of one row: look-ups that protect it by itself.
+    look_ups: u64,
+    /// Of the transactions: frozen from their beginning.
+    freezes: u64,
+    /// Of the transactions: prepared before they commit.
+    prepares: u64,
+}
+
+/// All kinds.
+const ALL_KINDS: Mix = Mix { look_ups: 50, freezes: 20, prepares: 5 };
+/// Scans, and what makes them rely on their predicates.
+const SCANS: Mix = Mix { look_ups: 0, freezes: 0, prepares: 0 };
+/// Look-ups alone, which rely on what they remember.
+const LOOK_UPS: Mix = Mix { look_ups: 100, freezes: 0, prepares: 0 };
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
@@ -508,6 +528,7 @@ impl Session<'_> {
         };
         self.log = Some(self.session.begin(checked));
         self.t.begin(level, self.w.ident());
+        self.t.set_depth(1);
     }
     fn log(&mut self) -> &mut Log {
         self.log.as_mut().expect("a transaction runs")
@@ -562,8 +583,55 @@ impl Session<'_> {
     }
 
     fn find(&mut self, key: i64, write: bool) -> Result<Option<Found>, Error> {
+        if (self.cid as u64 * 37 + key as u64) % 100 < self.mix.look_ups {
+            return self.look_up(key, &[0, 1], write);
+        }
         let i = (self.cid % 2) as usize;
         Ok(self.scan(i, (key, key), &[0, 1], write)?.pop())
+    }
+
+    /// A look-up of a key: the row that it finds protects itself. Where it finds none a scan
+    /// protects that.
+    fn look_up(&mut self, key: i64, looked: &[u32], write: bool) -> Result<Option<Found>, Error> {
+        self.statement();
+        let columns = looked.iter().fold(Columns::NONE, |all, c| all.and(Columns::of(*c)));
+        self.t.before_lookup(&self.p, self.w.touch(partition_of(key)))?;
+        for r in self.w.records(key) {
+            if matches!(self.t.own(r, None), Own::Write(_)) {
+                continue; // the scan finds it
+            }
+            self.p.jitter();
+            let v = match write {
+                true => self.t.read(&self.p, r, true)?,
+                false => self.t.read_columns(&self.p, r, columns)?,
+            };
+            let Some(v) = v.filter(|v| Row::read(*v).key == key) else { continue };
+            let row = Row::read(v);
+            for &c in looked {
+                self.log().read(Key::new(c, key), seen(origins(row)[c as usize]));
+            }
+            return Ok(Some(Found { r, row, version: Some(v) }));
+        }
+        let i = (self.cid % 2) as usize;
+        Ok(self.scan(i, (key, key), looked, write)?.pop())
+    }
+
+    fn savepoint(&mut self) -> checker::Savepoint {
+        self.p.threads.tag.set(self.w.tag());
+        self.t.set_depth(2);
+        self.log().savepoint()
+    }
+
+    fn end_savepoint(&mut self, from: checker::Savepoint, keep: bool) {
+        if keep {
+            self.t.commit_sub(2);
+        } else {
+            self.t.keep_scanned(&self.p, 2);
+            self.t.abort_sub(2);
+            self.log().rollback_to(from);
+        }
+        self.p.threads.tag.set(0);
+        self.t.set_depth(1);
     }
 
     /// The version that a write of a row replaces.
@@ -599,6 +667,20 @@ impl Session<'_> {
         let Some(f) = self.find(key, true)? else { return Ok(()) };
         let base = self.base(&f, Mode::NoKeyUpdate)?;
         self.put(f.r, base, f.row, column)
+    }
+
+    /// Updates of one row, some of which may be undone.
+    fn updates(&mut self, rng: &mut Rng, key: i64, column: u32) -> Result<(), Error> {
+        self.update(key, column)?;
+        if rng.percent(30) {
+            self.update(key, 1 - column)?;
+        }
+        if rng.percent(15) {
+            let from = self.savepoint();
+            self.update(key, 1 - column)?;
+            self.end_savepoint(from, rng.percent(50));
+        }
+        Ok(())
     }
 
     /// UPDATE at READ COMMITTED, of the newest version.
@@ -653,21 +735,31 @@ impl Session<'_> {
                 }
             } else if level == Level::Snapshot {
                 self.update_newest(key, column)?;
+            } else if dice < 50 && rng.percent(self.mix.look_ups) {
+                let looked: &[u32] = [&[0][..], &[1], &[0, 1]][rng.below(3) as usize];
+                self.look_up(key, looked, false)?;
+                if rng.percent(20) {
+                    self.look_up(key, &[1 - column], false)?;
+                }
             } else if dice < 50 {
                 let looked: &[u32] = [&[0][..], &[1], &[0, 1]][rng.below(3) as usize];
                 let wide = if rng.percent(20) { WIDTH } else { rng.below(6) as i64 };
                 self.scan(rng.below(2) as usize, (key, key + wide), looked, false)?;
             } else if dice < 88 {
-                self.update(key, column)?;
-                if rng.percent(30) {
-                    self.update(key, 1 - column)?;
-                }
+                self.updates(rng, key, column)?;
             } else {
                 self.insert_or_delete(key)?;
             }
         }
         let csn = Cell::new(None);
-        self.t.prepare(&self.p, &|_, c| csn.set(Some(c)))?;
+        if rng.percent(self.mix.prepares) {
+            self.t.prepare_ahead(&self.p)?;
+            self.p.jitter();
+            self.t.decide_prepared();
+            csn.set(Some(self.t.csn()).filter(|c| *c != 0));
+        } else {
+            self.t.prepare(&self.p, &|_, c| csn.set(Some(c)))?;
+        }
         self.t.publish(&self.p);
         self.log.take().expect("a transaction runs").commit(csn.get());
         Ok(())
@@ -675,6 +767,7 @@ impl Session<'_> {
 
     fn abort(&mut self) {
         self.t.abort();
+        self.p.threads.tag.set(0);
         if let Some(l) = self.log.take() {
             l.abort();
         }
@@ -705,6 +798,9 @@ fn client(w: &World, c: &Control, mut s: Session, level: Level, (seed, fault): (
     s.p.yields.set(30);
     while !c.over() {
         s.begin(level);
+        if level == Level::Serializable && rng.percent(s.mix.freezes) {
+            s.t.freeze_from_start();
+        }
         match s.transaction(&mut rng, level) {
             Ok(()) => _ = c.commits.fetch_add(1, Ordering::Relaxed),
             Err(Error::Abort { .. } | Error::Deadlock) => s.abort(),
@@ -717,7 +813,7 @@ fn client(w: &World, c: &Control, mut s: Session, level: Level, (seed, fault): (
 }
 
 /// Runs random transactions; returns their history. `switches`: partitions are switched meanwhile.
-fn run(sets: &[ProtocolSet], policy: Policy, seed: u64, switches: bool, fault: Option<Fault>) -> History {
+fn run(sets: &[ProtocolSet], policy: Policy, seed: u64, switches: bool, (mix, fault): (Mix, Option<Fault>)) -> History {
     eprintln!("seed {seed}: {:?} {policy:?}", sets.iter().map(|s| s.name()).collect::<Vec<_>>());
     let levels = [Level::Serializable, Level::Serializable, Level::Serializable, Level::Serializable, Level::Snapshot];
     let w = World::new(sets, policy, levels.len() as u16);
@@ -742,7 +838,7 @@ fn run(sets: &[ProtocolSet], policy: Policy, seed: u64, switches: bool, fault: O
             let (w, c) = (&w, &c);
             s.spawn(move || {
                 let (t, p) = (Txn::new(w.e, slot), Jitter::new(w, slot, seed + slot as u64));
-                let one = Session { w, t, p, session, log: None, cid: slot as u32 };
+                let one = Session { w, t, p, session, log: None, cid: slot as u32, mix };
                 client(w, c, one, level, (seed, fault))
             })
         };
@@ -780,7 +876,7 @@ fn last_state(w: &World, recorder: &Recorder) -> History {
 }
 
 fn judge(sets: &[ProtocolSet], policy: Policy, seed: u64, switches: bool) {
-    let v = check(&run(sets, policy, seed, switches, None), &Options::strict());
+    let v = check(&run(sets, policy, seed, switches, (ALL_KINDS, None)), &Options::strict());
     assert!(v.accepts(), "seed {seed}: {v}");
     assert!(v.edges as u64 > COMMITS / 4, "seed {seed}: hardly any dependencies: {v}");
 }
@@ -817,16 +913,21 @@ fn columns_while_partitions_are_switched() {
 
 #[test]
 fn faults_of_columns_are_found() {
-    for (fault, p) in [
-        (Fault::ChangesForgotten, Protocol::Occ),
-        (Fault::LastChangeOnly, Protocol::Occ),
-        (Fault::FirstOfRangeOnly, Protocol::Occ),
-        (Fault::LooksAtNothing, Protocol::Occ),
-        (Fault::ChangesForgotten, Protocol::TwoPhase),
-        (Fault::KeysAreRows, Protocol::TwoPhase),
-        (Fault::KeyIsForgotten, Protocol::TwoPhase),
+    for (fault, p, mix) in [
+        (Fault::ChangesForgotten, Protocol::Occ, SCANS),
+        (Fault::LastChangeOnly, Protocol::Occ, SCANS),
+        (Fault::FirstOfRangeOnly, Protocol::Occ, SCANS),
+        (Fault::LooksAtNothing, Protocol::Occ, SCANS),
+        (Fault::ChangesForgotten, Protocol::TwoPhase, SCANS),
+        (Fault::KeysAreRows, Protocol::TwoPhase, SCANS),
+        (Fault::KeyIsForgotten, Protocol::TwoPhase, SCANS),
+        (Fault::ChangesForgotten, Protocol::Occ, LOOK_UPS),
+        (Fault::LastChangeOnly, Protocol::Mocc, LOOK_UPS),
+        (Fault::TombstonePassed, Protocol::Occ, LOOK_UPS),
+        (Fault::MovesTooFar, Protocol::Occ, LOOK_UPS),
+        (Fault::LastLookOnly, Protocol::Mocc, LOOK_UPS),
     ] {
-        let history = |i| run(&[ProtocolSet::of(p)], Policy::Wait, 9400 + i, false, Some(fault));
+        let history = |i| run(&[ProtocolSet::of(p)], Policy::Wait, 9400 + i, false, (mix, Some(fault)));
         let v = find_anomaly_in(40, history).unwrap_or_else(|| panic!("{fault:?} was not found under {p:?}"));
         assert!(!v.has(checker::AnomalyKind::Malformed), "the record of the history is at fault: {v}");
     }

@@ -12,7 +12,7 @@ use mixedcc_engine::index::{Direction, Primary, Records, Reuse};
 use mixedcc_engine::key::Short;
 use mixedcc_engine::open;
 use mixedcc_engine::protocol::Touch;
-use mixedcc_engine::range::Looked;
+use mixedcc_engine::range::{Columns, Looked};
 use mixedcc_engine::record::Version;
 use mixedcc_engine::threads::{Block, Waits};
 use mixedcc_engine::txn::{Look, OpenEnd, Own, Row as Found, RowScan, Scan, ScanId, WriteKind as Kind, PRIMARY};
@@ -158,7 +158,7 @@ impl<'w> Client<'w> {
                 return None;
             }
             let version = match snapshot {
-                None => t.peek_row(r)?,
+                None => t.peek_row(r, Columns::ALL)?,
                 Some(csn) => t.peek_snapshot(r, open::Seen::prefix(csn))??,
             };
             (version == newest).then_some(Found { r, version, own: false })

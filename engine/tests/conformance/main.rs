@@ -24,6 +24,7 @@ mod invariants;
 mod keyed;
 mod lifetimes;
 mod load;
+mod looks;
 mod memory;
 mod merged;
 mod midway;

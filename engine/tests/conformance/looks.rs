@@ -1,0 +1,395 @@
+//! Look-ups that look at some columns of a row, beside updates in place that change others.
+
+use crate::client::{Client, Mood};
+use crate::steps::*;
+use crate::world::{Row, World};
+use mixedcc_engine::checker::Recorder;
+use mixedcc_engine::error::AbortReason;
+use mixedcc_engine::faults::{self, Fault};
+use mixedcc_engine::lock::Mode;
+use mixedcc_engine::platform::StopEvent;
+use mixedcc_engine::range::Columns;
+use mixedcc_engine::record::Version;
+use mixedcc_engine::switch::Why;
+use mixedcc_engine::txn::How;
+use mixedcc_engine::{Error, Policy, Protocol, RecordRef};
+use std::cell::Cell;
+use std::ptr::NonNull;
+
+const A: Columns = Columns::of(1);
+const B: Columns = Columns::of(2);
+const KEY: i64 = 2;
+/// A row that the reader writes, so that it is validated at its commit.
+const OTHER: i64 = 4;
+
+fn record(w: &World, key: i64) -> RecordRef {
+    w.records(key)[0]
+}
+
+/// A serializable transaction looks at these columns of the row.
+fn look(c: &mut Client, looked: Columns) -> Result<Option<i64>, Error> {
+    let r = record(c.w, KEY);
+    Ok(c.t.read_columns(&c.p, r, looked)?.map(|v| Row::read(v).value))
+}
+
+fn change(c: &mut Client, key: i64, columns: Columns) -> Result<(), Error> {
+    c.changes = columns;
+    let done = c.update(key, false);
+    c.changes = Columns::ALL;
+    done.map(|found| assert!(found))
+}
+
+/// A transaction of its own changes these columns of the row.
+fn commit_change(c: &mut Client, columns: Columns) {
+    c.begin(Mood::Serializable);
+    change(c, KEY, columns).expect("nobody is in the way");
+    c.commit().expect("it has read what is there");
+}
+
+/// The protocols under which rows are not locked before they are read.
+const OPTIMISTIC: [Protocol; 2] = [Protocol::Occ, Protocol::Mocc];
+
+/// How a reader that writes elsewhere ends, after `act` of another session.
+fn beside(p: Protocol, looked: &[Columns], fault: Option<Fault>, act: impl Fn(&mut Client)) -> Result<(), Error> {
+    let w = world(p, Policy::Wait, &[], 16);
+    let r = Recorder::new();
+    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+    faults::set(fault);
+    reader.begin(Mood::Serializable);
+    for &columns in looked {
+        look(&mut reader, columns).expect("a read").expect("a row");
+    }
+    act(&mut writer);
+    let done = change(&mut reader, OTHER, A).and_then(|()| reader.commit());
+    reader.abort();
+    faults::set(None);
+    done
+}
+
+fn read_changed(end: Result<(), Error>) {
+    failed_with(end, AbortReason::ReadChanged);
+}
+
+#[test]
+fn a_look_up_passes_over_updates_of_what_it_has_not_looked_at() {
+    let ab = A.and(B);
+    let end = |p, looked: &[Columns], changes: &[&[Columns]], fault| {
+        beside(p, looked, fault, |writer| {
+            for columns in changes {
+                writer.begin(Mood::Serializable);
+                columns.iter().for_each(|c| change(writer, KEY, *c).expect("nobody is in the way"));
+                writer.commit().expect("it has read what is there");
+            }
+        })
+    };
+    for p in OPTIMISTIC {
+        // What was looked at; what each transaction has changed, statement by statement.
+        let fine: [(&[Columns], &[&[Columns]]); 6] = [
+            (&[A], &[&[B]]),
+            (&[A], &[&[B], &[B], &[B, B]]),
+            (&[A, A], &[&[B]]),
+            (&[A], &[&[Columns::NONE]]),
+            (&[Columns::NONE], &[&[ab]]),
+            (&[Columns::of(3)], &[&[A], &[B]]),
+        ];
+        for (looked, changes) in fine {
+            assert_eq!(end(p, looked, changes, None), Ok(()), "{p:?} {looked:?} {changes:?}");
+        }
+        let conflicts: [(&[Columns], &[&[Columns]]); 11] = [
+            (&[A], &[&[A]]),
+            (&[ab], &[&[B]]),
+            (&[A], &[&[ab]]),
+            (&[A], &[&[Columns::ALL]]),
+            (&[Columns::ALL], &[&[B]]),
+            (&[Columns::ALL], &[&[Columns::NONE]]),
+            (&[A], &[&[B], &[A]]),
+            (&[A], &[&[A], &[B]]),
+            (&[A], &[&[A, B]]),
+            (&[A], &[&[B, A]]),
+            // The version was looked at twice.
+            (&[A, B], &[&[A]]),
+        ];
+        for (looked, changes) in conflicts {
+            read_changed(end(p, looked, changes, None));
+        }
+        for (looked, changes, fault) in [
+            (&[A][..], &[&[A][..]][..], Fault::ChangesForgotten),
+            (&[A], &[&[A, B]], Fault::LastChangeOnly),
+            (&[A, B], &[&[A]], Fault::LastLookOnly),
+        ] {
+            assert_eq!(end(p, looked, changes, Some(fault)), Ok(()), "{fault:?} hides it");
+        }
+    }
+}
+
+#[test]
+fn deletes_and_moves_concern_every_look_up() {
+    for p in OPTIMISTIC {
+        let end = |fault, moves: bool| {
+            beside(p, &[Columns::NONE], fault, |writer| {
+                writer.changes = B;
+                writer.begin(Mood::Serializable);
+                assert_eq!(writer.update(KEY, false), Ok(true));
+                let done = if moves { writer.relocate(KEY, 3, false) } else { writer.delete(KEY, false, false) };
+                assert_eq!(done, Ok(true));
+                writer.commit().expect("nobody is in the way");
+            })
+        };
+        for moves in [false, true] {
+            read_changed(end(None, moves));
+            assert_eq!(end(Some(Fault::TombstonePassed), moves), Ok(()), "the fault hides it");
+        }
+    }
+}
+
+#[test]
+fn what_was_undone_was_not_changed() {
+    for p in OPTIMISTIC {
+        for kept in [false, true] {
+            let end = beside(p, &[A], None, |writer| {
+                writer.begin(Mood::Serializable);
+                change(writer, KEY, B).expect("an update");
+                writer.savepoint();
+                change(writer, KEY, A).expect("an update");
+                writer.end_savepoint(kept);
+                writer.commit().expect("nobody is in the way");
+            });
+            assert_eq!(end.is_err(), kept, "{p:?}");
+        }
+    }
+}
+
+/// Writers below SERIALIZABLE name what they change, too.
+#[test]
+fn writers_of_all_levels_name_what_they_change() {
+    for p in OPTIMISTIC {
+        for (columns, conflict) in [(B, false), (A, true)] {
+            let end = beside(p, &[A], None, |writer| {
+                writer.begin(Mood::ReadCommitted);
+                change(writer, KEY, columns).expect("an update");
+                writer.commit().expect("nobody is in the way");
+            });
+            assert_eq!(end.is_err(), conflict, "{p:?} {columns:?}");
+        }
+    }
+}
+
+#[test]
+fn a_validation_moves_up_to_what_is_the_same_and_no_further() {
+    for p in OPTIMISTIC {
+        for (fault, found) in [(None, true), (Some(Fault::MovesTooFar), false)] {
+            let w = world(p, Policy::Wait, &[], 16);
+            let r = Recorder::new();
+            let mut reader = session(&w, &r, 0);
+            let (mut writer, mut late) = (session(&w, &r, 1), session(&w, &r, 2));
+            reader.begin(Mood::Serializable);
+            look(&mut reader, A).expect("a read");
+            commit_change(&mut writer, B);
+            // It has its CSN, and is not in the reader's next validation.
+            faults::set(fault);
+            let n = Cell::new(0);
+            {
+                let p = Meanwhile::at(&late.p, StopEvent::CommitPrepare, || {
+                    reader.t.revalidate(&reader.p).expect("what it has looked at is the same");
+                    n.set(1);
+                });
+                late.t.begin(mixedcc_engine::Level::Serializable, w.ident());
+                let v = late.t.read(&p, record(&w, KEY), true).expect("a read").expect("a row");
+                let new = w.version(&mut late.t, Row { value: 7, ..Row::read(v) }).expect("room");
+                let write = late.t.update(record(&w, KEY), Some(v), new, 1);
+                late.t.note_changed(write, A);
+                late.t.prepare(&p, &|_, _| {}).expect("nobody is in the way");
+                late.t.publish(&p);
+            }
+            assert_eq!(n.get(), 1);
+            let end = change(&mut reader, OTHER, A).and_then(|()| reader.commit());
+            faults::set(None);
+            match found {
+                true => read_changed(end),
+                false => assert_eq!(end, Ok(()), "the fault hides it"),
+            }
+            reader.abort();
+        }
+    }
+}
+
+/// A reader of one column beside thousands of updates of another one does not walk past all of them
+/// at each validation.
+#[test]
+fn walks_are_short() {
+    let w = world(Protocol::Occ, Policy::Wait, &[], 16);
+    let r = Recorder::new();
+    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+    reader.begin(Mood::Serializable);
+    look(&mut reader, A).expect("a read");
+    let first = record(&w, KEY).rec.head();
+    for _ in 0..50 {
+        commit_change(&mut writer, B);
+        reader.t.revalidate(&reader.p).expect("what it has looked at is the same");
+    }
+    // The chain is cut above the version that it has read: a walk down to it would miss it.
+    let older = |v: &NonNull<Version>| {
+        // SAFETY: the reader's pin keeps all of these versions, and nothing else runs.
+        NonNull::new(unsafe { v.as_ref() }.older())
+    };
+    let chain = std::iter::successors(NonNull::new(record(&w, KEY).rec.head()), older);
+    let above = chain.take_while(|v| v.as_ptr() != first).last().expect("newer versions");
+    // SAFETY: as above.
+    let above = unsafe { above.as_ref() };
+    above.set_older(std::ptr::null_mut());
+    let valid = reader.t.revalidate(&reader.p);
+    above.set_older(first);
+    valid.expect("a short way");
+    commit_change(&mut writer, A);
+    read_changed(reader.t.revalidate(&reader.p));
+    reader.abort();
+}
+
+/// What a transaction reads in order to write or lock it is compared as a whole.
+#[test]
+fn what_will_be_written_or_locked_is_looked_at_as_a_whole() {
+    for p in OPTIMISTIC {
+        for how in 0..3 {
+            let w = world(p, Policy::Wait, &[], 16);
+            let r = Recorder::new();
+            let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+            reader.begin(Mood::Serializable);
+            look(&mut reader, A).expect("a read");
+            let row = record(&w, KEY);
+            match how {
+                0 => _ = reader.t.read(&reader.p, row, true).expect("a read"),
+                1 => _ = reader.t.read(&reader.p, row, false).expect("a read"),
+                _ => {
+                    reader.t.lock_row(&reader.p, row, Mode::KeyShare, How::Wait).expect("free");
+                    reader.t.read_locked_key(&reader.p, row).expect("a read");
+                }
+            }
+            commit_change(&mut writer, B);
+            let end = change(&mut reader, OTHER, A).and_then(|()| reader.commit());
+            read_changed(end);
+            reader.abort();
+        }
+    }
+}
+
+/// The own write of a row of which another column was read before it was changed.
+#[test]
+fn an_own_write_is_based_on_the_newest_version() {
+    for p in OPTIMISTIC {
+        let w = world(p, Policy::Wait, &[], 16);
+        let r = Recorder::new();
+        let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+        reader.begin(Mood::Serializable);
+        look(&mut reader, A).expect("a read");
+        commit_change(&mut writer, B);
+        let before = record(&w, KEY).rec.head();
+        change(&mut reader, KEY, A).expect("it reads the newest version");
+        assert_eq!(reader.commit(), Ok(()), "{p:?}");
+        let head = NonNull::new(record(&w, KEY).rec.head()).expect("a row");
+        // SAFETY: nothing else runs.
+        let head = unsafe { head.as_ref() };
+        assert_eq!((head.older(), head.named()), (before, Some(A)), "{p:?}");
+    }
+}
+
+/// A transaction that was frozen from its beginning has looked at an older version, and thaws.
+#[test]
+fn a_frozen_transaction_thaws_if_what_it_looked_at_is_the_same() {
+    for p in Protocol::ALL {
+        for (columns, conflict) in [(B, false), (A, true)] {
+            let w = world(p, Policy::Wait, &[], 16);
+            let r = Recorder::new();
+            let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+            reader.begin(Mood::Serializable);
+            reader.t.freeze_from_start();
+            let before = look(&mut reader, A).expect("a read");
+            commit_change(&mut writer, columns);
+            assert_eq!(look(&mut reader, A).expect("a read"), before, "{p:?}: a snapshot");
+            let end = change(&mut reader, OTHER, A).and_then(|()| reader.commit());
+            match conflict {
+                true => read_changed(end),
+                false => assert_eq!(end, Ok(()), "{p:?}"),
+            }
+            reader.abort();
+        }
+    }
+}
+
+/// A read under `occ` is validated by columns after a switch to another protocol, too.
+#[test]
+fn a_remembered_look_counts_over_a_switch() {
+    for to in Protocol::ALL.into_iter().filter(|p| *p != Protocol::Occ) {
+        for (columns, conflict) in [(B, false), (A, true)] {
+            let end = beside(Protocol::Occ, &[A], None, |writer| {
+                let w = writer.w;
+                for p in w.table.map().partitions() {
+                    p.switch.ask(to, false, Why::Asked, 7, 1);
+                }
+                w.e.advance_switches(&[w.table], 1, false);
+                commit_change(writer, columns);
+            });
+            match conflict {
+                true => read_changed(end),
+                false => assert_eq!(end, Ok(()), "{to:?}"),
+            }
+        }
+    }
+}
+
+/// A prepared transaction keeps what it has looked at, and all else in its partitions.
+#[test]
+fn a_prepared_transaction_protects_what_it_has_looked_at() {
+    for p in OPTIMISTIC {
+        for (columns, conflict) in [(B, false), (A, true)] {
+            let w = world(p, Policy::Wait, &[], 16);
+            let r = Recorder::new();
+            let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+            reader.begin(Mood::Serializable);
+            look(&mut reader, A).expect("a read");
+            change(&mut reader, OTHER, A).expect("an update");
+            commit_change(&mut writer, columns);
+            let end = reader.prepare();
+            assert_eq!(end.is_err(), conflict, "{p:?}");
+            if end.is_ok() {
+                assert!(reader.t.guards_reads());
+                reader.commit_prepared();
+            }
+            reader.abort();
+        }
+    }
+}
+
+/// A version that is unlinked between snapshots has changed a column: the one above it says so.
+#[test]
+fn what_is_unlinked_is_named_by_the_version_above() {
+    for (fault, found) in [(None, true), (Some(Fault::UnlinkedForgotten), false)] {
+        let w = world(Protocol::Occ, Policy::Wait, &[], 16);
+        let r = Recorder::new();
+        let (mut old, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+        old.begin(Mood::RepeatableRead);
+        let at = old.snapshot();
+        assert!(old.t.take_rest(&mixedcc_engine::open::Seen::prefix(at)));
+        faults::set(fault);
+        let pruned = || w.e.shared.pruned.load(mixedcc_engine::primitive::Ordering::Relaxed);
+        commit_change(&mut writer, B);
+        let before = pruned();
+        for n in 0..2000 {
+            commit_change(&mut writer, if n % 2 == 0 { A } else { B });
+        }
+        assert!(pruned() > before, "nothing was unlinked");
+        faults::set(None);
+        // Each version that is not the newest one, and leads past others, names both columns.
+        let mut at = NonNull::new(record(&w, KEY).rec.head());
+        let mut named = Vec::new();
+        while let Some(v) = at {
+            // SAFETY: nothing else runs, and the point keeps the oldest version.
+            let v = unsafe { v.as_ref() };
+            named.push(v.named());
+            at = NonNull::new(v.older());
+        }
+        let both = named.contains(&Some(A.and(B)));
+        assert_eq!(both, found, "{named:?}");
+        old.t.wake();
+        old.abort();
+    }
+}
