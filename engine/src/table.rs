@@ -63,6 +63,8 @@ pub struct Table {
     /// A word for the platform. In PostgreSQL: had prepared transactions of before the start
     /// written in the table when it was loaded?
     pub recovered: AtomicU32,
+    /// Do transactions look at some columns of its rows alone?
+    looked_at: AtomicU32,
     /// Dead records whose entries wait to be removed from the primary index.
     pub(crate) dead_entries: DeadEntries,
     /// The approximate number of records that VACUUM has not freed yet: their insert was aborted or
@@ -107,6 +109,18 @@ impl Table {
             (*p.as_ptr()).map.store(map.as_ptr(), Ordering::SeqCst);
             Ok(&*p.as_ptr())
         }
+    }
+
+    /// A transaction looks at some columns of rows alone.
+    #[inline]
+    pub fn note_looked(&self) {
+        if self.looked_at.load(Ordering::Relaxed) == 0 {
+            self.looked_at.store(1, Ordering::Relaxed);
+        }
+    }
+    /// Is it worth some work to tell which columns an update changes (INV-CHANGED)? A hint.
+    pub fn is_read_by_column(&self) -> bool {
+        self.looked_at.load(Ordering::Relaxed) != 0
     }
 
     /// Allocates a map. `spec` describes the key. Every partition gets the protocols and the

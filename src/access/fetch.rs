@@ -1,5 +1,6 @@
 //! Our part of an index scan: what it protects, and how far it has come.
 
+use crate::access::visible::Why;
 use crate::pg::raw;
 use crate::state::rel::{self, RelInfo};
 use mixedcc_engine::range::Looked;
@@ -76,6 +77,12 @@ pub struct Fetch {
 }
 
 impl Fetch {
+    /// Why it reads a row.
+    #[inline]
+    pub fn why(&self) -> Why {
+        Why { for_write: self.for_write, scan: self.scan, looked: self.looked.columns }
+    }
+
     /// The part of a scan that has not started, a chunk of its own in the current memory context.
     ///
     /// # Safety

@@ -1,5 +1,5 @@
-//! Which columns of its rows a statement looks at, and which an update has changed (INV-COLUMNS of
-//! the engine).
+//! Which columns of its rows a statement looks at, and which an update has changed (INV-COLUMNS,
+//! INV-LOOKED and INV-CHANGED of the engine).
 //!
 //! A scan hands its rows on through its target list. So what a statement looks at is in the
 //! expressions of the scan's node. A node whose rows are written or locked has the row's TID in its
@@ -11,6 +11,7 @@
 
 use crate::access::tuple;
 use crate::pg::compat::attribute;
+use crate::pg::faults::{self, Fault};
 use crate::state::rel::RelInfo;
 use mixedcc_engine::range::{Columns, Looked};
 use mixedcc_engine::record::Version;
@@ -20,7 +21,8 @@ use std::mem::MaybeUninit;
 /// A table with more columns is taken to change in all of them.
 const MOST: usize = 64;
 
-/// The columns of table `rti`, which is that of `info`, in these lists of expressions of its plan.
+/// The columns of table `rti`, which is that of `info`, in these lists of expressions of its plan,
+/// the first of which is the target list.
 ///
 /// # Safety
 /// Lists of a finished plan, or null.
@@ -29,7 +31,9 @@ unsafe fn in_expressions(info: &RelInfo, rti: u32, lists: &[*mut pg_sys::List]) 
     // freed once, after its last use.
     unsafe {
         let mut found = std::ptr::null_mut();
-        for list in lists {
+        let from = usize::from(faults::on(Fault::ListForgotten));
+        let upto = if faults::on(Fault::ConditionsForgotten) { 1 } else { lists.len() };
+        for list in &lists[from..upto] {
             pg_sys::pull_varattnos(list.cast(), rti, &mut found);
         }
         let mut looked = Looked::at_keys(Columns::NONE);
@@ -45,12 +49,22 @@ unsafe fn in_expressions(info: &RelInfo, rti: u32, lists: &[*mut pg_sys::List]) 
                     looked.columns = looked.columns.and(Columns::of(no));
                     looked.keys &= info.moving.get(no as usize - 1).is_some_and(|m| *m);
                 }
+                _ if faults::on(Fault::WholeRowForgotten) => {}
                 _ => looked = Looked::ALL,
             }
         }
         pg_sys::bms_free(found);
         looked
     }
+}
+
+/// The same, where these lists are all that a statement does with the rows.
+///
+/// # Safety
+/// Lists of a finished plan, or null.
+pub unsafe fn by_lists(info: &RelInfo, rti: u32, lists: &[*mut pg_sys::List]) -> Columns {
+    // SAFETY: the contract of this function.
+    unsafe { in_expressions(info, rti, lists) }.columns
 }
 
 /// What a node of an index scan of a table looks at.
@@ -88,6 +102,11 @@ pub unsafe fn by_custom_scan(info: &RelInfo, node: *mut pg_sys::CustomScan) -> L
         let scan = &(*node).scan;
         in_expressions(info, scan.scanrelid, &[scan.plan.targetlist, scan.plan.qual, (*node).custom_exprs])
     }
+}
+
+/// The columns of these numbers, from 1.
+pub fn of_numbers(numbers: impl Iterator<Item = u32>) -> Columns {
+    numbers.fold(Columns::NONE, |all, no| all.and(Columns::of(no)))
 }
 
 /// The columns in which a version differs from the one that it replaces, by their bytes.

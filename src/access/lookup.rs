@@ -5,7 +5,9 @@
 //! computed, the index searched, and, at SERIALIZABLE, an absent key protected.
 
 use super::partitions::{self, before_lookup};
+use super::visible::Why;
 use crate::access::{index_lookup, tuple, visible};
+use crate::pg::faults::{self, Fault};
 use crate::pg::local::Local;
 use crate::state::errors::ok;
 use crate::state::platform::PG;
@@ -15,6 +17,7 @@ use crate::state::xact::{self, Mode};
 use mixedcc_engine::index::{Direction, FEW};
 use mixedcc_engine::key::Short;
 use mixedcc_engine::open::Seen;
+use mixedcc_engine::range::Columns;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::txn::ScanId;
 use mixedcc_engine::{RecordRef, Txn};
@@ -49,8 +52,9 @@ pub struct Found {
 /// the protocols ask of a look-up is done: a row that is found protects itself, an absent key
 /// becomes a predicate.
 ///
-/// `snapshot`: the statement's; `for_write`: the row will be written next. `None`: some value does
-/// not compare exactly as bytes, so only PostgreSQL's operators can tell.
+/// `snapshot`: the statement's; `looked`: the columns that the statement looks at (INV-LOOKED of
+/// the engine), `None` if the row will be written next. `None` as the result: some value does not
+/// compare exactly as bytes, so only PostgreSQL's operators can tell.
 ///
 /// # Safety
 /// An open relation of ours, its info, its key that is usable now (`primary::usable`), a value for
@@ -62,13 +66,22 @@ pub unsafe fn by_key<K: Key + ?Sized>(
     pk: &PrimaryKey,
     key: &K,
     snapshot: pg_sys::Snapshot,
-    for_write: bool,
+    looked: Option<Columns>,
 ) -> Option<Option<Found>> {
     // SAFETY: `rel`, `info`, `pk`, `key` and `snapshot` belong together (contract of this
     // function).
     unsafe {
+        let forgets = looked.is_none() && faults::on(Fault::WrittenByColumn);
+        let why = match looked {
+            _ if forgets => Why { for_write: false, scan: ScanId::NONE, looked: Columns::NONE },
+            Some(looked) => Why { for_write: false, scan: ScanId::NONE, looked },
+            None => Why::whole(true, ScanId::NONE),
+        };
+        if why.looked != Columns::ALL {
+            info.table.note_looked();
+        }
         loop {
-            if let Some(found) = peek(rel, info, pk, key, snapshot) {
+            if let Some(found) = peek(rel, info, pk, key, snapshot, why.looked) {
                 return Some(Some(found));
             }
             if !begins_to_look(info) {
@@ -78,7 +91,7 @@ pub unsafe fn by_key<K: Key + ?Sized>(
         let mut bytes = KEY.take();
         bytes.clear();
         let found = encode(info, pk, key, &mut bytes)
-            .map(|partition| by_bytes(rel, info, pk, &bytes, partition, snapshot, for_write));
+            .map(|partition| by_bytes(rel, info, pk, &bytes, partition, snapshot, why));
         KEY.set(bytes);
         found
     }
@@ -142,7 +155,7 @@ unsafe fn by_bytes(
     key: &[u8],
     partition: Option<u16>,
     snapshot: pg_sys::Snapshot,
-    for_write: bool,
+    why: Why,
 ) -> Option<Found> {
     let mode = xact::mode();
     if mode != Mode::Serializable {
@@ -150,7 +163,7 @@ unsafe fn by_bytes(
         // the index is read: it may have to be taken, and the pin too.
         return unsafe {
             xact::snapshot_seen(snapshot);
-            search(pk, info, mode, key, snapshot, for_write)
+            search(pk, info, mode, key, snapshot, why)
         };
     }
     let mut touches = partitions::touches(info, partition);
@@ -159,7 +172,7 @@ unsafe fn by_bytes(
     // SAFETY: `rel` is open, and `snapshot` a valid MVCC snapshot: contract of `by_key`. The key's
     // index exists while its table is locked, and is closed again.
     unsafe {
-        if let Some(found) = search(pk, info, mode, key, snapshot, for_write) {
+        if let Some(found) = search(pk, info, mode, key, snapshot, why) {
             return Some(found);
         }
         let partitions: Vec<_> = std::iter::once(first).chain(rest).collect();
@@ -169,17 +182,17 @@ unsafe fn by_bytes(
         let t = xact::txn();
         let Some((position, again)) = after else {
             partitions.into_iter().for_each(|(at, start)| t.add_predicate(at, start));
-            return if ok(t.looks_again(&PG)) { search(pk, info, mode, key, snapshot, for_write) } else { None };
+            return if ok(t.looks_again(&PG)) { search(pk, info, mode, key, snapshot, why) } else { None };
         };
         if again {
-            let found = search(pk, info, mode, key, snapshot, for_write);
+            let found = search(pk, info, mode, key, snapshot, why);
             if found.is_some() {
                 return found;
             }
         }
         t.add_point_predicate(&PG, &position, key);
         if ok(t.looks_again(&PG)) {
-            return search(pk, info, mode, key, snapshot, for_write);
+            return search(pk, info, mode, key, snapshot, why);
         }
     }
     None
@@ -204,6 +217,7 @@ pub unsafe fn peek<K: Key + ?Sized>(
     pk: &PrimaryKey,
     key: &K,
     snapshot: pg_sys::Snapshot,
+    looked: Columns,
 ) -> Option<Found> {
     let value = |i| key.value(i);
     let key = pk.codec.short(key.len(), value)?;
@@ -222,21 +236,21 @@ pub unsafe fn peek<K: Key + ?Sized>(
     // SAFETY: `rel` is open, and `pk` its key (contract of this function): the row type has its
     // columns. `guessed` has versions of its table, under our pin (INV-RETIRE).
     let has_key = |v| unsafe { pk.codec.has_ints(value, |at| tuple::value_of(v, (*rel).rd_att, at)) };
-    if let Some(found) = pk.primary.find_by_hint(key, |no| guessed(t, info, no, seen, has_key)) {
+    if let Some(found) = pk.primary.find_by_hint(key, |no| guessed(t, info, no, (seen, looked), has_key)) {
         return Some(found);
     }
-    searched(t, info, pk, key, seen)
+    searched(t, info, pk, key, (seen, looked))
 }
 
 /// The visible row of a record that this transaction has not written, where a look at its newest
-/// version tells it. `seen`: of the snapshot, `None` at SERIALIZABLE.
+/// version tells it. `seen`: of the snapshot, `None` at SERIALIZABLE, where `looked` counts.
 #[inline]
-fn look(t: &mut Txn, r: RecordRef, seen: Option<Seen<'_>>) -> Option<NonNull<Version>> {
+fn look(t: &mut Txn, r: RecordRef, (seen, looked): (Option<Seen<'_>>, Columns)) -> Option<NonNull<Version>> {
     if t.last_write(r).is_some() {
         return None;
     }
     match seen {
-        None => t.peek_row(r),
+        None => t.peek_row(r, looked),
         Some(seen) => t.peek_snapshot(r, seen)?,
     }
 }
@@ -248,7 +262,7 @@ fn guessed(
     t: &mut Txn,
     info: &RelInfo,
     no: u64,
-    seen: Option<Seen<'_>>,
+    as_seen: (Option<Seen<'_>>, Columns),
     has_key: impl Fn(NonNull<Version>) -> bool,
 ) -> Option<Found> {
     let r = RecordRef::find(info.table, no)?;
@@ -259,19 +273,25 @@ fn guessed(
     if unsafe { newest.as_ref() }.is_tombstone() || !has_key(newest) {
         return None;
     }
-    let version = look(t, r, seen).filter(|v| *v == newest)?;
+    let version = look(t, r, as_seen).filter(|v| *v == newest)?;
     Some(Found { r, version })
 }
 
 /// The row of the only record that the tree has of a key.
 #[inline(never)]
-fn searched(t: &mut Txn, info: &RelInfo, pk: &PrimaryKey, key: Short, seen: Option<Seen<'_>>) -> Option<Found> {
+fn searched(
+    t: &mut Txn,
+    info: &RelInfo,
+    pk: &PrimaryKey,
+    key: Short,
+    as_seen: (Option<Seen<'_>>, Columns),
+) -> Option<Found> {
     let mut few = [0; FEW];
     if pk.primary.index.few_short(key, &mut few)? != 1 {
         return None;
     }
     let r = RecordRef::find(info.table, few[0])?;
-    let version = look(t, r, seen)?;
+    let version = look(t, r, as_seen)?;
     pk.primary.note_hint(key, few[0]);
     Some(Found { r, version })
 }
@@ -284,13 +304,13 @@ unsafe fn search(
     mode: Mode,
     key: &[u8],
     snapshot: pg_sys::Snapshot,
-    for_write: bool,
+    why: Why,
 ) -> Option<Found> {
     let t = xact::txn();
     let see = |no| {
         let r = RecordRef::find(info.table, no)?;
         // SAFETY: `snapshot` is a valid MVCC snapshot: contract of `by_key`.
-        let version = unsafe { visible::mvcc(t, mode, r, snapshot, for_write, ScanId::NONE) }?;
+        let version = unsafe { visible::mvcc(t, mode, r, snapshot, why) }?;
         Some(Found { r, version })
     };
     let mut few = [0; FEW];

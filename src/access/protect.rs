@@ -255,6 +255,8 @@ pub unsafe fn index_scan(scan: pg_sys::IndexScanDesc) {
                 }
                 if (*f).for_write {
                     (*f).looked = Looked::ALL; // the new versions are made of them
+                } else if (*f).looked != Looked::ALL {
+                    info.table.note_looked();
                 }
             }
         }

@@ -8,6 +8,7 @@ use crate::state::platform::PG;
 use crate::state::xact::{self, Mode};
 use crate::state::{standby, stop};
 use mixedcc_engine::error::AbortReason;
+use mixedcc_engine::range::Columns;
 use mixedcc_engine::record::{Version, REC_DEAD, REC_VACUUM};
 use mixedcc_engine::shared::Oldest;
 use mixedcc_engine::txn::{Look, Own, Present, ScanId, WriteKind};
@@ -20,22 +21,41 @@ use std::ptr::NonNull;
 /// A version that is seen.
 pub type Seen = Option<NonNull<Version>>;
 
+/// Why a row is read, where its isolation level asks for it.
+#[derive(Clone, Copy)]
+pub struct Why {
+    /// Will it be written next?
+    pub for_write: bool,
+    /// The predicate that protects it, or `NONE`.
+    pub scan: ScanId,
+    /// The columns that the statement looks at (INV-LOOKED of the engine). All count if the row
+    /// will be written.
+    pub looked: Columns,
+}
+
+impl Why {
+    /// A read of a whole row.
+    pub const fn whole(for_write: bool, scan: ScanId) -> Why {
+        Why { for_write, scan, looked: Columns::ALL }
+    }
+}
+
 /// What an MVCC snapshot sees of a record.
 ///
 /// # Safety
 /// `s` is a valid MVCC snapshot of this backend.
 #[inline]
-pub unsafe fn mvcc(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot, for_write: bool, scan: ScanId) -> Seen {
+pub unsafe fn mvcc(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot, why: Why) -> Seen {
     // SAFETY: `s` is a valid MVCC snapshot (contract of this function).
     let cid = unsafe { (*s).curcid };
     if let Some(own) = own(t, mode, r, cid) {
         return own;
     }
     if mode == Mode::Serializable {
-        return ok(if scan == ScanId::NONE {
-            t.read(&PG, r, for_write)
-        } else {
-            t.read_scanned(&PG, r, for_write, scan)
+        return ok(match why {
+            Why { scan, for_write, .. } if scan != ScanId::NONE => t.read_scanned(&PG, r, for_write, scan),
+            Why { for_write: true, .. } => t.read(&PG, r, true),
+            Why { looked, .. } => t.read_columns(&PG, r, looked),
         });
     }
     // SAFETY: `s` is a valid MVCC snapshot (contract of this function).
@@ -105,7 +125,7 @@ pub unsafe fn is_offered(s: pg_sys::Snapshot, r: RecordRef, v: NonNull<Version>)
 }
 
 /// What an MVCC snapshot sees of a record, where a look at its newest version tells; else `None`.
-/// Neither fails nor unwinds. `scan`: as in [`by_scan`].
+/// Neither fails nor unwinds. `scan`: the predicate that protects the row, or `NONE`.
 ///
 /// # Safety
 /// A valid MVCC snapshot.
@@ -374,22 +394,22 @@ unsafe fn report_insert(v: NonNull<Version>, writer: u32, s: pg_sys::Snapshot) {
 /// `s` is a valid snapshot; a dirty one is the caller's to write.
 pub unsafe fn by_snapshot(t: &mut Txn, r: RecordRef, s: pg_sys::Snapshot, for_write: bool) -> Seen {
     // SAFETY: `s` is valid, and the caller's to write if it is dirty (contract of this function).
-    unsafe { by_scan(t, r, s, for_write, ScanId::NONE) }
+    unsafe { by_scan(t, r, s, Why::whole(for_write, ScanId::NONE)) }
 }
 
-/// The same for a row that a scan has found. `scan`: the predicate that protects it, or `NONE`.
+/// The same for a row that a scan has found.
 ///
 /// # Safety
 /// As for [`by_snapshot`].
 #[inline]
-pub unsafe fn by_scan(t: &mut Txn, r: RecordRef, s: pg_sys::Snapshot, for_write: bool, scan: ScanId) -> Seen {
+pub unsafe fn by_scan(t: &mut Txn, r: RecordRef, s: pg_sys::Snapshot, why: Why) -> Seen {
     let mode = xact::mode();
     // SAFETY: `s` is valid, and the caller's to write if it is dirty (contract of this function).
     // The head of a record is reached under our pin, which the planner's hook renews (INV-RETIRE,
     // INV-PIN).
     unsafe {
         match (*s).snapshot_type {
-            SnapshotType::SNAPSHOT_MVCC => mvcc(t, mode, r, s, for_write, scan),
+            SnapshotType::SNAPSHOT_MVCC => mvcc(t, mode, r, s, why),
             SnapshotType::SNAPSHOT_DIRTY => dirty(t, mode, r, s),
             SnapshotType::SNAPSHOT_ANY => any(t, mode, r).map(|x| x.0),
             SnapshotType::SNAPSHOT_NON_VACUUMABLE => {

@@ -3,6 +3,7 @@
 use crate::access::ranges::rows::Row;
 use crate::access::tuple::{self, Author, Fresh};
 use crate::access::{changes, hollow, looked, primary, ranges, visible};
+use crate::pg::faults::{self, Fault};
 use crate::pg::Tid;
 use crate::state::durable;
 use crate::state::errors::{ok, raise};
@@ -10,6 +11,7 @@ use crate::state::platform::PG;
 use crate::state::rel::{self, RelInfo};
 use crate::state::xact::{self, Mode};
 use mixedcc_engine::lock::Mode as LockMode;
+use mixedcc_engine::range::Columns;
 use mixedcc_engine::record::{Successor, Version};
 use mixedcc_engine::txn::{How, WriteKind};
 use mixedcc_engine::{RecordRef, Txn};
@@ -461,7 +463,7 @@ pub unsafe fn update(
             visible::note_write(t, n, snapshot);
             *moved = true;
         } else {
-            let n = put_in_place(rel, info, t, r, (base, old), f, slot, cid, snapshot);
+            let n = put_in_place(rel, info, t, r, (base, old), f, slot, (cid, snapshot), None);
             let trig = (*rel).trigdesc;
             let pseudo = !trig.is_null() && (*trig).trig_update_after_row;
             (*slot).tts_tid = if pseudo { Tid::New(n) } else { Tid::Record(r.no) }.item();
@@ -474,7 +476,8 @@ pub unsafe fn update(
     }
 }
 
-/// Buffers a new version of the same record. Its number among the writes.
+/// Buffers a new version of the same record. Its number among the writes. `sets`: the columns that
+/// the statement sets, if nothing else can differ from the version that is replaced.
 #[inline]
 #[allow(clippy::too_many_arguments)]
 unsafe fn put_in_place(
@@ -485,8 +488,8 @@ unsafe fn put_in_place(
     (base, old): (Option<NonNull<Version>>, NonNull<Version>),
     f: Fresh,
     slot: *mut pg_sys::TupleTableSlot,
-    cid: u32,
-    snapshot: pg_sys::Snapshot,
+    (cid, snapshot): (u32, pg_sys::Snapshot),
+    sets: Option<Columns>,
 ) -> u32 {
     // SAFETY: `rel`, `slot` and `snapshot` are those of `update` or `update_in_place`, by their
     // contract. `f` is a version of `form` that the engine has from `t.update` on. It replaces
@@ -496,8 +499,11 @@ unsafe fn put_in_place(
         let n = t.update(r, base, version, cid);
         f.taken();
         visible::note_write(t, n, snapshot);
-        if !ranges::nothing_to_note(info) {
+        // By their bytes, where scans of ranges make that worth its time.
+        if !ranges::nothing_to_note(info) || sets.is_none() && info.table.is_read_by_column() {
             t.note_changed(n, looked::changed(rel, old.as_ptr(), version.as_ptr()));
+        } else if let Some(sets) = sets {
+            t.note_changed(n, if faults::on(Fault::SetsForgotten) { Columns::NONE } else { sets });
         }
         ranges::note(rel, info, n, Row::Slot(slot));
         n
@@ -505,7 +511,8 @@ unsafe fn put_in_place(
 }
 
 /// `tuple_update` where the caller knows that no column changes that is in an index or the
-/// partition key, and that no trigger will look at the row by its TID.
+/// partition key, and that no trigger will look at the row by its TID. `sets`: the only columns in
+/// which the new row differs from the one that the caller has read; `None`: it may differ in any.
 ///
 /// # Safety
 /// tableam.h's contract for `tuple_update`.
@@ -520,6 +527,7 @@ pub unsafe fn update_in_place(
     snapshot: pg_sys::Snapshot,
     crosscheck: pg_sys::Snapshot,
     tmfd: *mut pg_sys::TM_FailureData,
+    sets: Option<Columns>,
 ) -> TmResult {
     // SAFETY: `rel` is open and of ours, with its `info`; `slot` is of its row type, `tmfd` valid
     // (contract of this function). No trigger and no index looks at the row by its TID.
@@ -535,7 +543,7 @@ pub unsafe fn update_in_place(
         let by = Author::of(t, cid, is_locked(r));
         let f = tuple::form(t, place, slot, by);
         let version = f.version();
-        put_in_place(rel, info, t, r, replaced, f, slot, cid, snapshot);
+        put_in_place(rel, info, t, r, replaced, f, slot, (cid, snapshot), sets);
         (*slot).tts_tid = Tid::Record(r.no).item();
         (*slot).tts_tableOid = (*rel).rd_id;
         crate::pg::compat::count_update(rel, true);

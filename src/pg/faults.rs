@@ -22,6 +22,16 @@ pub enum Fault {
     RowComparison,
     /// A scan that ends early does not protect the last row that it returned.
     LimitTooLittle,
+    /// A look-up of a row that is to be written looks at none of its columns.
+    WrittenByColumn,
+    /// Whole rows and system columns are not looked at.
+    WholeRowForgotten,
+    /// What a statement returns is not looked at.
+    ListForgotten,
+    /// The conditions of a statement are not looked at.
+    ConditionsForgotten,
+    /// A version names none of the columns that its statement sets.
+    SetsForgotten,
     /// COMMIT without a transaction id answers without a flush.
     FlushLeftOut,
     /// Buffers of image pages are not marked dirty, so no checkpoint writes and syncs them.
@@ -108,7 +118,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 45] = [
+    const OURS: [(&str, Fault); 50] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),
@@ -116,6 +126,11 @@ mod switch {
         ("first_of_array", Fault::FirstOfArray),
         ("row_comparison", Fault::RowComparison),
         ("limit_too_little", Fault::LimitTooLittle),
+        ("written_by_column", Fault::WrittenByColumn),
+        ("whole_row_forgotten", Fault::WholeRowForgotten),
+        ("list_forgotten", Fault::ListForgotten),
+        ("conditions_forgotten", Fault::ConditionsForgotten),
+        ("sets_forgotten", Fault::SetsForgotten),
         ("flush_left_out", Fault::FlushLeftOut),
         ("images_not_dirty", Fault::ImagesNotDirty),
         ("journal_not_dirty", Fault::JournalNotDirty),

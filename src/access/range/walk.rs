@@ -153,7 +153,7 @@ unsafe fn next_in_interval(s: &mut RangeScan, f: *mut Fetch) -> Option<Row> {
             }
             let seen = match (*f).offers {
                 true => visible::offer(t, r, (*f).snapshot),
-                false => visible::by_scan(t, r, (*f).snapshot, (*f).for_write, (*f).scan),
+                false => visible::by_scan(t, r, (*f).snapshot, (*f).why()),
             };
             if let Some(v) = seen {
                 return Some((r.no, v));

@@ -66,7 +66,8 @@ unsafe fn by_primary(
         let info = rel::info(table);
         let pk = primary::usable(table, info).filter(|pk| pk.index == (*p).index)?;
         let key = Values(values, (*p).keys);
-        let found = lookup::by_key(table, info, pk, &key, (*x).estate.es_snapshot, for_write)?;
+        let found =
+            lookup::by_key(table, info, pk, &key, (*x).estate.es_snapshot, (!for_write).then_some((*p).looked))?;
         let Some(found) = found else { return Some(false) };
         tuple::store((*p).row, info.oid, Tid::Record(found.r.no), found.version.as_ptr());
         Some(true)

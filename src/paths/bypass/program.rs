@@ -6,6 +6,7 @@ use super::{agg, triggers, Reason};
 use crate::access::range::RangeScan;
 use crate::pg::{compat, relations};
 use crate::state::rel;
+use mixedcc_engine::range::Columns;
 use pgrx::pg_sys::{self, CmdType, List, Node, Oid};
 use pgrx::PgList;
 
@@ -61,6 +62,9 @@ pub struct Program {
     pub rest: *mut pg_sys::ExprState,
     /// All conditions, to look at a newer version of the row.
     pub all: *mut pg_sys::ExprState,
+    /// The columns of the row of the key that the statement looks at, if it does not write the row
+    /// (INV-LOOKED of the engine).
+    pub looked: Columns,
     /// What is evaluated is evaluated here. Its memory per tuple is that of a run.
     pub econtext: *mut pg_sys::ExprContext,
     /// The row that is read.
@@ -75,6 +79,8 @@ pub struct Program {
     pub sets: *mut i16,
     /// See `sets`.
     pub n_sets: usize,
+    /// The same as a set.
+    pub sets_of: Columns,
     /// Columns (from 1) that may not be NULL.
     pub not_null: *mut i16,
     /// See `not_null`.
@@ -203,6 +209,7 @@ pub unsafe fn compile(q: *mut pg_sys::QueryDesc, context: pg_sys::MemoryContext)
         let queues = shape.op != CmdType::CMD_SELECT && triggers::queues(table, &shape)?;
         let p = zeroed::<Program>(1);
         (*p).context = context;
+        ((*p).looked, (*p).sets_of) = (Columns::ALL, Columns::ALL);
         (*p).op = shape.op;
         (*p).params = hook_of((*q).params);
         (*p).user = pg_sys::GetUserId();

@@ -240,7 +240,8 @@ pub unsafe fn update(
             let mut failed = pg_sys::TM_FailureData::default();
             let (cid, snapshot, cross) = ((*e).es_output_cid, (*e).es_snapshot, (*e).es_crosscheck_snapshot);
             let info = rel::info(rel); // after the expressions: they may have accepted invalidations
-            let result = write::update_in_place(rel, info, Tid::read(&tid), slot, cid, snapshot, cross, &mut failed);
+            let (tid_read, sets) = (Tid::read(&tid), Some((*p).sets_of));
+            let result = write::update_in_place(rel, info, tid_read, slot, cid, snapshot, cross, &mut failed, sets);
             if result == TM_Result::TM_Ok {
                 return Ok(Written::of(done(p, x, slot, dest)));
             }

@@ -3,10 +3,11 @@
 use super::EXEC;
 use crate::access::range::plan::{self, cell};
 use crate::access::range::{self, At, RangeScan, Row};
-use crate::access::{lookup, statements, tuple};
+use crate::access::{looked, lookup, statements, tuple};
 use crate::pg::{compat, expr, relations, Tid};
 use crate::state::rel;
 use crate::state::xact::{self, Mode};
+use mixedcc_engine::range::Columns;
 use mixedcc_engine::record::Version;
 use pgrx::pg_sys::{self, Datum, NodeTag, Oid};
 use pgrx::prelude::*;
@@ -56,6 +57,8 @@ pub struct State {
     found_no: u64,
     /// Was it looked up?
     looked: bool,
+    /// The columns of the row that the statement looks at; null before that is asked.
+    columns: *const Columns,
     /// Where the look-up stands.
     at: At,
 }
@@ -309,11 +312,31 @@ unsafe fn find_row(s: *mut State) -> Option<Row> {
         }
         let types = std::slice::from_raw_parts((*s).types, (*s).n_values);
         let snapshot = (*(*s).css.ss.ps.state).es_snapshot;
-        let for_write = xact::mode() == Mode::Serializable && statements::will_write(snapshot, info.oid);
-        let Some(found) = lookup::by_key(rel, info, key, &Values(values, types), snapshot, for_write) else {
+        let looked = match xact::mode() == Mode::Serializable {
+            true if statements::will_write(snapshot, info.oid) => None,
+            true => Some(columns_of(s, info)),
+            false => Some(Columns::ALL),
+        };
+        let Some(found) = lookup::by_key(rel, info, key, &Values(values, types), snapshot, looked) else {
             error!("mixedcc cannot make the key of a look-up that it has planned")
         };
         found.map(|found| (found.r.no, found.version))
+    }
+}
+
+/// The columns of its row that the node hands on or asks for. Found once, in memory of the node.
+unsafe fn columns_of(s: *mut State, info: &rel::RelInfo) -> Columns {
+    // SAFETY: `find_row` has a state of ours with a plan of ours, whose table has this info. The
+    // memory is of the statement, as the node is.
+    unsafe {
+        if (*s).columns.is_null() {
+            let ss = &raw mut (*s).css.ss;
+            let memory = (*(*ss).ps.state).es_query_cxt;
+            let room = pg_sys::MemoryContextAlloc(memory, std::mem::size_of::<Columns>()).cast::<Columns>();
+            room.write(looked::by_custom_scan(info, (*ss).ps.plan.cast()).columns);
+            (*s).columns = room;
+        }
+        *(*s).columns
     }
 }
 

@@ -21,9 +21,10 @@ use super::row;
 use super::table::{self, Table};
 use super::{moment, Call, Column};
 use crate::access::lookup::{self, Found, Key};
-use crate::access::{changes, mixture, primary, ranges, tuple};
+use crate::access::{changes, looked, mixture, primary, ranges, tuple};
 use crate::pg::{self, compat};
 use crate::state::{rel, xact};
+use mixedcc_engine::range;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::c_void;
 
@@ -40,7 +41,7 @@ unsafe fn find<K: Key + ?Sized>(table: &Table, key: &K, snapshot: pg_sys::Snapsh
     // over. `snapshot` is of a command that has begun (`begin_quickly`).
     unsafe {
         let info = rel::known(rel)?;
-        let found = lookup::peek(rel, info, primary::known(info)?, key, snapshot)?;
+        let found = lookup::peek(rel, info, primary::known(info)?, key, snapshot, range::Columns::ALL)?;
         Some(Row { rel, found })
     }
 }
@@ -129,7 +130,7 @@ unsafe fn find_to_update<'a, K: Key + ?Sized>(
     // look is over. `snapshot` is of a command that has begun (`begin_quickly`).
     unsafe {
         let info = rel::known(rel)?;
-        let found = lookup::peek(rel, info, primary::known(info)?, key, snapshot)?;
+        let found = lookup::peek(rel, info, primary::known(info)?, key, snapshot, range::Columns::ALL)?;
         Some(Target { table, definition: table.definition(), row: Row { rel, found } })
     }
 }
@@ -165,7 +166,8 @@ impl Target<'_> {
             let new = t.version_at_hand(r.table.partition_no(r.rec), old.as_ref().len as usize)?;
             let cid = pg::raw::GetCurrentCommandId(true);
             tuple::patch(old, new, desc, values, tuple::Author::of(t, cid, false));
-            t.update(r, Some(old), new, cid);
+            let n = t.update(r, Some(old), new, cid);
+            t.note_changed(n, looked::of_numbers(values.iter().map(|v| v.0 as u32 + 1)));
             // No statement has made this write: none looks for what was before.
             *xact::last_write() = None;
             compat::count_update(rel, true);

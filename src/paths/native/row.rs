@@ -6,6 +6,7 @@ use crate::access::lookup::{self, Found, Key};
 use crate::access::{mixture, primary, tuple, write};
 use crate::pg::{self, compat, Tid};
 use crate::state::xact;
+use mixedcc_engine::range;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::RecordRef;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -53,8 +54,9 @@ pub unsafe fn find<K: Key + ?Sized>(
     // function. `filter` makes sure that `key` has a value for each column.
     unsafe {
         mixture::check();
+        let looked = (!for_write).then_some(range::Columns::ALL);
         let usable = primary::usable(t.rel, t.info).filter(|pk| pk.codec.attnums.len() == key.len());
-        let found = usable.and_then(|pk| lookup::by_key(t.rel, t.info, pk, key, snapshot, for_write));
+        let found = usable.and_then(|pk| lookup::by_key(t.rel, t.info, pk, key, snapshot, looked));
         found.ok_or(Statement)
     }
 }
@@ -199,7 +201,7 @@ pub unsafe fn rewrite(
         let mut failed = pg_sys::TM_FailureData::default();
         let (cid, none) = (pg::raw::GetCurrentCommandId(true), std::ptr::null_mut());
         let at = Tid::Record(found.r.no);
-        let result = write::update_in_place(t.rel, t.info, at, &mut slot, cid, snapshot, none, &mut failed);
+        let result = write::update_in_place(t.rel, t.info, at, &mut slot, cid, snapshot, none, &mut failed, None);
         Columns::free(own);
         written(result)
     }

@@ -118,7 +118,7 @@ unsafe extern "C-unwind" fn guarded_tuple(
         let is_mvcc = (*s).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC;
         let seen = match (*f).offers && is_mvcc {
             true => visible::offer(t, r, s),
-            false => visible::by_scan(t, r, s, (*f).for_write, (*f).scan),
+            false => visible::by_scan(t, r, s, (*f).why()),
         };
         match seen {
             Some(v) => {

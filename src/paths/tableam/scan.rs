@@ -4,6 +4,7 @@ use super::ahead::{self, Ahead};
 use super::{analyze, shared_scan};
 use crate::access::quick::Quick;
 use crate::access::seqscan::{self, Wanted};
+use crate::access::visible::Why;
 use crate::access::{altered, hollow, partitions, statements, tuple, visible};
 use crate::pg::errors;
 use crate::pg::{compat, expr, tid_bound, Tid, ROWS};
@@ -377,7 +378,7 @@ unsafe fn store_if_seen(s: *mut Scan, t: &mut Txn, info: &RelInfo, n: u64, slot:
     unsafe {
         let Some(r) = RecordRef::find(info.table, n).filter(|r| wanted(s, *r)) else { return false };
         let (id, for_write) = way(s, t, r);
-        let Some(v) = visible::by_scan(t, r, (*s).base.rs_snapshot, for_write, id) else { return false };
+        let Some(v) = visible::by_scan(t, r, (*s).base.rs_snapshot, Why::whole(for_write, id)) else { return false };
         tuple::store(slot, info.oid, Tid::Record(n), v.as_ptr());
         compat::count_returned_row((*s).base.rs_rd);
         true
@@ -547,7 +548,7 @@ pub unsafe fn next_of_block(s: *mut Scan, slot: *mut pg_sys::TupleTableSlot) -> 
             }
             (*s).at += 1;
             let Some(r) = RecordRef::find(info.table, n) else { continue };
-            if let Some(v) = visible::by_scan(t, r, (*s).base.rs_snapshot, (*s).for_write, (*s).id) {
+            if let Some(v) = visible::by_scan(t, r, (*s).base.rs_snapshot, Why::whole((*s).for_write, (*s).id)) {
                 // Begun with a descriptor that stored rows fit.
                 ahead::store(s, slot, Found { no: n, version: v.as_ptr() });
                 // The tables' statistics count rows of bitmaps as those of indexes

@@ -1,10 +1,12 @@
 //! What a program reads: one row by its whole key, or the rows of a range of keys.
 
 use super::{list_of, zeroed, Open, Program};
-use crate::access::range;
+use crate::access::{looked, range};
 use crate::paths::bypass::plan::Shape;
 use crate::paths::bypass::{agg, Reason};
 use crate::pg::relations;
+use crate::state::rel;
+use mixedcc_engine::range::Columns;
 use pgrx::pg_sys::{self, Node, NodeTag, Oid};
 
 /// What UPDATE and DELETE read in order to write it.
@@ -110,6 +112,9 @@ pub unsafe fn select(
             (*p).locked =
                 pg_sys::MakeTupleTableSlot((*(*p).row).tts_tupleDescriptor, &raw const pg_sys::TTSOpsHeapTuple);
         }
+        if shape.lock.is_null() {
+            (*p).looked = looked(table, shape);
+        }
         if !shape.aggregates.is_empty() {
             (*p).aggregates = agg::prepare(&shape.aggregates, (*(*p).row).tts_tupleDescriptor)?;
         }
@@ -117,6 +122,17 @@ pub unsafe fn select(
         let all = first && shape.limit[1].is_null();
         (*p).one_row = all && (*p).range.is_null() && shape.lock.is_null() && shape.aggregates.is_empty();
         Ok(())
+    }
+}
+
+/// The columns of the table in what the statement returns and asks of its rows. What aggregates see
+/// is in the scan's own list.
+unsafe fn looked(table: pg_sys::Relation, shape: &Shape) -> Columns {
+    // SAFETY: `select` has an open table of ours, and a shape of a valid plan, whose scan is its
+    // node. All columns in these lists are of the table (`plan::check`, and the scan's own).
+    unsafe {
+        let list = if shape.aggregates.is_empty() { shape.list } else { (*shape.node).targetlist };
+        looked::by_lists(rel::info(table), shape.rti, &[list, list_of(&shape.quals)])
     }
 }
 

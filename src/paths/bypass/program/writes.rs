@@ -1,6 +1,7 @@
 //! What a program writes: the new row of INSERT and UPDATE, and what it must fulfil.
 
 use super::{copied, zeroed, Program};
+use crate::access::looked;
 use crate::paths::bypass::plan::{self, Shape};
 use crate::paths::bypass::Reason;
 use crate::pg::compat::attribute;
@@ -28,6 +29,7 @@ pub unsafe fn new_row(
             let sets: Vec<i16> = PgList::<i32>::from_pg(shape.columns).iter_int().map(|c| c as i16).collect();
             (*p).n_sets = sets.len();
             (*p).sets = copied(&sets);
+            (*p).sets_of = looked::of_numbers(sets.iter().map(|c| *c as u32));
             if moves(p, rel::info(table)) {
                 return Err(Reason::Moves);
             }
