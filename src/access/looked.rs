@@ -64,7 +64,27 @@ unsafe fn in_expressions(info: &RelInfo, rti: u32, lists: &[*mut pg_sys::List]) 
 /// Lists of a finished plan, or null.
 pub unsafe fn by_lists(info: &RelInfo, rti: u32, lists: &[*mut pg_sys::List]) -> Columns {
     // SAFETY: the contract of this function.
-    unsafe { in_expressions(info, rti, lists) }.columns
+    let columns = unsafe { in_expressions(info, rti, lists) }.columns;
+    note(info, columns);
+    columns
+}
+
+/// The columns at which a custom scan of ours looks in a row that it looks up.
+///
+/// # Safety
+/// A plan's node.
+pub unsafe fn by_look_up(info: &RelInfo, node: *mut pg_sys::CustomScan) -> Columns {
+    // SAFETY: the contract of this function.
+    let columns = unsafe { by_custom_scan(info, node) }.columns;
+    note(info, columns);
+    columns
+}
+
+/// Updates of the table should say which columns they change, from now on.
+fn note(info: &RelInfo, columns: Columns) {
+    if columns != Columns::ALL {
+        info.table.note_looked();
+    }
 }
 
 /// What a node of an index scan of a table looks at.

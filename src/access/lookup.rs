@@ -72,22 +72,17 @@ pub unsafe fn by_key<K: Key + ?Sized>(
     // function).
     unsafe {
         let forgets = looked.is_none() && faults::on(Fault::WrittenByColumn);
-        let why = match looked {
-            _ if forgets => Why { for_write: false, scan: ScanId::NONE, looked: Columns::NONE },
-            Some(looked) => Why { for_write: false, scan: ScanId::NONE, looked },
-            None => Why::whole(true, ScanId::NONE),
-        };
-        if why.looked != Columns::ALL {
-            info.table.note_looked();
-        }
+        let looked = if forgets { Some(Columns::NONE) } else { looked };
+        let columns = looked.unwrap_or(Columns::ALL);
         loop {
-            if let Some(found) = peek(rel, info, pk, key, snapshot, why.looked) {
+            if let Some(found) = peek(rel, info, pk, key, snapshot, columns) {
                 return Some(Some(found));
             }
             if !begins_to_look(info) {
                 break;
             }
         }
+        let why = Why { for_write: looked.is_none(), scan: ScanId::NONE, looked: columns };
         let mut bytes = KEY.take();
         bytes.clear();
         let found = encode(info, pk, key, &mut bytes)

@@ -333,7 +333,7 @@ unsafe fn columns_of(s: *mut State, info: &rel::RelInfo) -> Columns {
             let ss = &raw mut (*s).css.ss;
             let memory = (*(*ss).ps.state).es_query_cxt;
             let room = pg_sys::MemoryContextAlloc(memory, std::mem::size_of::<Columns>()).cast::<Columns>();
-            room.write(looked::by_custom_scan(info, (*ss).ps.plan.cast()).columns);
+            room.write(looked::by_look_up(info, (*ss).ps.plan.cast()));
             (*s).columns = room;
         }
         *(*s).columns
