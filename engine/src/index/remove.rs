@@ -72,7 +72,8 @@ impl Index {
         let leaf = path.last();
         let Ok(mut run) = self.run_in(p, leaf.node, leaf.version, leaf.at, all) else { return 0 };
         race();
-        run.len = run.len.min(leaf.count - 1); // a leaf without entries leaves the tree
+        // A leaf without entries leaves the tree; a tree without entries has one.
+        run.len = run.len.min(leaf.count.saturating_sub(1));
         if run.len == 0 || !leaf.node.node().version.latch(leaf.version) {
             return 0;
         }
