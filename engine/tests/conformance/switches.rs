@@ -67,7 +67,9 @@ fn run(l: &Load, plan: &Plan) -> (History, crate::load::Counts, World) {
 /// Runs a load and demands a correct history, and switches between all ordered pairs.
 pub fn judge(policy: Policy, seed: u64, tune: impl Fn(&mut Load, &mut Plan)) {
     let mut l = Load::new(&[ProtocolSet::of(Protocol::Occ)], policy, seed);
-    let mut plan = Plan { seed, switches: 150, deaths: 10, stop_all: 0, fault: None };
+    // Each ordered pair comes 12 times on the average, so that hardly any run misses one.
+    let switches = 12 * (Protocol::COUNT * (Protocol::COUNT - 1)) as u64;
+    let mut plan = Plan { seed, switches, deaths: 10, stop_all: 0, fault: None };
     tune(&mut l, &mut plan);
     let (h, counts, w) = run(&l, &plan);
     assert_serializable(&h, &counts, l.seed);
