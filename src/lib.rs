@@ -34,6 +34,7 @@ pub extern "C-unwind" fn _PG_init() {
         .report(PgLogLevel::ERROR);
     }
     pg::guc::init();
+    pg::isolation::init();
     #[cfg(feature = "faults")]
     pg::faults::init();
     state::shmem::init();

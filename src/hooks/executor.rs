@@ -67,6 +67,7 @@ unsafe extern "C-unwind" fn start(q: *mut pg_sys::QueryDesc, eflags: i32) {
 /// The bypass has started a statement, on a table of ours.
 #[pg_guard]
 unsafe extern "C-unwind" fn taken() {
+    standby::check_as_asked();
     xact::note_statement();
     if is_serializable() {
         mixture::check();

@@ -2,7 +2,7 @@
 //! and has written no row of ours. Otherwise the leader runs the plan alone.
 
 use crate::access::altered;
-use crate::pg::{compat, raw};
+use crate::pg::{compat, isolation, raw};
 use crate::state::xact::parallel;
 use crate::state::{platform, rel, shmem};
 use pgrx::pg_sys;
@@ -37,7 +37,8 @@ pub unsafe extern "C-unwind" fn before_start(q: *mut pg_sys::QueryDesc) {
             parallel::join(s);
         } else if !compat::in_recovery() && !altered::any() && parallel::may_share() {
             parallel::share_snapshot(q as usize, s);
-        } else if uses_ours((*q).plannedstmt) {
+        } else if isolation::is_asked() || uses_ours((*q).plannedstmt) {
+            // Workers do not know what was asked for, and a function may use any table.
             (*q).plannedstmt = without_workers((*q).plannedstmt);
         }
     }

@@ -6,7 +6,7 @@ use crate::admin::annotate;
 use crate::admin::options::{self, Apply, PROVIDER};
 use crate::pg::previous::PREVIOUS;
 use crate::pg::{self, compat, isolation};
-use crate::state::xact;
+use crate::state::{standby, xact};
 use pgrx::pg_sys::{self, NodeTag, Oid};
 use pgrx::prelude::*;
 
@@ -96,6 +96,9 @@ unsafe extern "C-unwind" fn process(
     // raise: nothing that needs a drop is alive in this frame.
     unsafe {
         let (decides, begins) = (ends_prepared((*pstmt).utilityStmt), begins_block((*pstmt).utilityStmt));
+        if isolation::is_asked() {
+            check_as_asked((*(*pstmt).utilityStmt).type_);
+        }
         if levels::concern((*pstmt).utilityStmt).is_some() {
             levels::process(pstmt, query, read_only, context, params, env, dest, completion);
         } else if concerns_us((*(*pstmt).utilityStmt).type_) {
@@ -113,6 +116,17 @@ unsafe extern "C-unwind" fn process(
         xact::parallel::end_build();
         xact::note_end_of_statement();
         xact::rests::between_statements();
+    }
+}
+
+/// A command of a transaction that was asked for as SERIALIZABLE on a standby (INV-AS-ASKED). What
+/// ends the transaction, and settings, it may have after a promotion, too.
+#[pg_guard]
+#[cold]
+unsafe extern "C-unwind" fn check_as_asked(tag: NodeTag) {
+    use NodeTag::{T_TransactionStmt, T_VariableSetStmt, T_VariableShowStmt};
+    if ![T_TransactionStmt, T_VariableSetStmt, T_VariableShowStmt].contains(&tag) {
+        standby::check_as_asked();
     }
 }
 

@@ -657,10 +657,10 @@ pub fn init() {
     GucRegistry::define_int_guc(
         c"mixedcc.standby_interval",
         c"Time between two records that tell standbys which commits they may show.",
-        c"None is written while there are no commits. Commits at remote_apply are told at once, whatever it is.",
+        c"None is written while there are no commits. Commits at remote_apply are told at once, if all before them are decided within 20 ms. A short one wakes the companion as often.",
         &STANDBY_INTERVAL_MS,
         1,
-        5_000,
+        500, // A session of a standby that waits gives up after a second (`state/standby.rs`).
         GucContext::Sighup,
         GucFlags::UNIT_MS,
     );

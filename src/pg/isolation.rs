@@ -4,14 +4,15 @@
 //! prefix of the serial order, so REPEATABLE READ over mixedcc tables alone is what SERIALIZABLE
 //! READ ONLY would be. A transaction that is asked for as SERIALIZABLE runs at REPEATABLE READ, and
 //! is remembered: a statement of it that reads another table is refused, and so is its first
-//! statement after a promotion. A default of SERIALIZABLE would fail before a command of ours runs:
-//! so at the end of each transaction in recovery PostgreSQL's variable gets REPEATABLE READ in its
-//! place, until the default is set again, or recovery has ended.
+//! statement after a promotion. A default of SERIALIZABLE would fail before a command of ours runs.
+//! So the setting has a variable of ours, and transactions begin with PostgreSQL's: that has the
+//! same value, or REPEATABLE READ in its place, in recovery.
 
-use super::compat::{in_recovery, my_lxid};
+use super::compat::{self, in_recovery, my_lxid};
 use super::guc::{SerializableAt, SERIALIZABLE_AT};
 use super::local::Local;
 use pgrx::pg_sys;
+use std::ptr::null_mut;
 
 const REPEATABLE_READ: i32 = pg_sys::XACT_REPEATABLE_READ as i32;
 const SERIALIZABLE: i32 = pg_sys::XACT_SERIALIZABLE as i32;
@@ -77,13 +78,19 @@ pub fn uses_xact_snapshot() -> bool {
 
 // --- on a standby ----------------------------------------------------------------
 
-/// What a command has said of the level of the transaction: is it SERIALIZABLE, on a standby?
-/// `None`: none has. Of the transaction, or of the chain of transactions.
+/// Has a command, or a default of before, made the transaction SERIALIZABLE, on a standby? `None`:
+/// it has the default. Of the transaction, or of the chain of transactions.
 static ASKED: Local<Option<bool>> = Local::new(None);
-/// Does the default have REPEATABLE READ in place of SERIALIZABLE? Of the process.
+/// The value of the setting default_transaction_isolation. Of the process.
+static DEFAULT: Local<i32> = Local::new(pg_sys::XACT_READ_COMMITTED as i32);
+/// Do transactions begin at REPEATABLE READ in place of that? Of the process.
 static IN_PLACE: Local<bool> = Local::new(false);
 /// Does the next transaction have the level of this one? Of the transaction.
 static CHAINS: Local<bool> = Local::new(false);
+/// What runs when the memory of the transaction goes, and is it registered? Of the transaction.
+static ENDING: Local<pg_sys::MemoryContextCallback> =
+    Local::new(pg_sys::MemoryContextCallback { func: Some(ended), arg: null_mut(), next: null_mut() });
+static ENDS: Local<bool> = Local::new(false);
 /// Is the level shown, so that PostgreSQL's variable is what was asked for? Of a command.
 static SHOWS: Local<bool> = Local::new(false);
 
@@ -104,25 +111,10 @@ pub fn may_change() -> bool {
     unsafe { !pg_sys::FirstSnapshotSet && pg_sys::GetCurrentTransactionNestLevel() == 1 }
 }
 
-/// Does the default have REPEATABLE READ in place of SERIALIZABLE?
-#[inline]
-pub fn is_in_place() -> bool {
-    IN_PLACE.get()
-}
-
 /// COMMIT AND CHAIN, or ROLLBACK AND CHAIN.
 pub fn chain() {
+    ASKED.set(Some(is_asked()));
     CHAINS.set(true);
-}
-
-/// A command is about to set the default, or to show it: it is what was set.
-pub fn put_default_back() {
-    if IN_PLACE.get() {
-        ASKED.set(Some(is_asked()));
-        IN_PLACE.set(false);
-        // SAFETY: a variable of this process, which only its one thread writes.
-        unsafe { pg_sys::DefaultXactIsoLevel = SERIALIZABLE };
-    }
 }
 
 /// Runs `show`, which takes no snapshot, with the level that was asked for.
@@ -145,24 +137,53 @@ pub fn end_show() {
     }
 }
 
-/// The transaction has ended. The next one has the default, or the level of this one.
+/// The setting gets its variable. When the library is loaded.
+pub fn init() {
+    // SAFETY: `_PG_init` runs alone. The setting is one of PostgreSQL, and lasts as long.
+    unsafe {
+        let Some(setting) = compat::enum_setting(c"default_transaction_isolation") else { return };
+        DEFAULT.set(*(*setting).variable);
+        (*setting).variable = DEFAULT.as_ptr();
+        (*setting).assign_hook = Some(assign);
+    }
+}
+
+/// The setting is about to be set: by a command, a file, or the end of what had set it for a while.
+unsafe extern "C-unwind" fn assign(to: i32, _: *mut core::ffi::c_void) {
+    // A transaction that has begun keeps its level.
+    // SAFETY: variables of this process.
+    if ASKED.get().is_none() && unsafe { pg_sys::GetCurrentTransactionNestLevel() } > 0 {
+        ASKED.set(Some(is_asked()));
+    }
+    begin_with(to);
+}
+
+/// Transactions begin at this level from now on. The postmaster's children find out for themselves.
+fn begin_with(default: i32) {
+    // SAFETY: variables of this process, which only its one thread writes.
+    unsafe {
+        let is_session = pg_sys::MyDatabaseId != pg_sys::InvalidOid;
+        IN_PLACE.set(default == SERIALIZABLE && is_session && in_recovery());
+        pg_sys::DefaultXactIsoLevel = if IN_PLACE.get() { REPEATABLE_READ } else { default };
+    }
+}
+
+/// The transaction ends, or has failed. ROLLBACK AND CHAIN may follow: what it was goes with its
+/// memory. By then settings have their values of before, too.
 pub fn end_transaction() {
     SHOWS.set(false);
+    let knows = ASKED.get().is_some() || DEFAULT.get() == SERIALIZABLE;
+    if knows && !ENDS.replace(true) {
+        // SAFETY: the memory of the transaction is there still. Registered once for each.
+        unsafe { pg_sys::MemoryContextRegisterResetCallback(pg_sys::TopTransactionContext, ENDING.as_ptr()) };
+    }
+}
+
+/// The transaction has ended. The next one has the default, or the level of this one.
+unsafe extern "C-unwind" fn ended(_: *mut core::ffi::c_void) {
+    ENDS.set(false);
     if !CHAINS.replace(false) {
         ASKED.set(None);
     }
-    // SAFETY: a variable of this process, which only its one thread writes.
-    let default = unsafe { pg_sys::DefaultXactIsoLevel };
-    if default != SERIALIZABLE && !IN_PLACE.get() {
-        return;
-    }
-    let recovery = in_recovery();
-    let level = match recovery {
-        true if default == SERIALIZABLE => REPEATABLE_READ,
-        false if default == REPEATABLE_READ => SERIALIZABLE,
-        _ => default,
-    };
-    IN_PLACE.set(recovery && level == REPEATABLE_READ);
-    // SAFETY: as above.
-    unsafe { pg_sys::DefaultXactIsoLevel = level };
+    begin_with(DEFAULT.get()); // Recovery may have ended.
 }

@@ -7,15 +7,12 @@ use pgrx::pg_sys::{self, NodeTag};
 use pgrx::prelude::*;
 
 const LEVEL: &str = "transaction_isolation";
-const DEFAULT: &str = "default_transaction_isolation";
 
 /// What a command has to do with isolation levels.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Concern {
     /// It may set the level of the transaction.
     Level,
-    /// It sets the default, or shows it.
-    Default,
     /// It shows the level of the transaction.
     Show,
     /// The next transaction has the level of this one.
@@ -34,10 +31,9 @@ pub unsafe fn concern(s: *mut pg_sys::Node) -> Option<Concern> {
             NodeTag::T_TransactionStmt => of_transaction(&*s.cast()),
             NodeTag::T_VariableSetStmt => of_setting(&*s.cast()),
             NodeTag::T_VariableShowStmt => of_show(&*s.cast()),
-            NodeTag::T_DiscardStmt => Some(Concern::Default),
             _ => None,
         };
-        found.filter(|_| isolation::is_in_place() || compat::in_recovery())
+        found.filter(|_| isolation::is_asked() || compat::in_recovery())
     }
 }
 
@@ -50,22 +46,12 @@ fn of_transaction(s: &pg_sys::TransactionStmt) -> Option<Concern> {
 }
 
 fn of_setting(s: &pg_sys::VariableSetStmt) -> Option<Concern> {
-    if s.kind == pg_sys::VariableSetKind::VAR_RESET_ALL {
-        return Some(Concern::Default);
-    }
-    match text(s.name)?.to_ascii_lowercase().as_str() {
-        LEVEL | "transaction" => Some(Concern::Level),
-        DEFAULT | "session characteristics" => Some(Concern::Default),
-        _ => None,
-    }
+    let name = text(s.name)?.to_ascii_lowercase();
+    (name == LEVEL || name == "transaction").then_some(Concern::Level)
 }
 
 fn of_show(s: &pg_sys::VariableShowStmt) -> Option<Concern> {
-    match text(s.name)?.to_ascii_lowercase().as_str() {
-        LEVEL => Some(Concern::Show),
-        DEFAULT | "all" => Some(Concern::Default),
-        _ => None,
-    }
+    (text(s.name)?.to_ascii_lowercase() == LEVEL).then_some(Concern::Show)
 }
 
 /// Runs a command that has to do with isolation levels.
@@ -85,10 +71,6 @@ pub unsafe extern "C-unwind" fn process(
     // SAFETY: `pstmt` is a utility statement (contract of ProcessUtility_hook).
     match unsafe { concern((*pstmt).utilityStmt) } {
         Some(Concern::Level) => set_level(call),
-        Some(Concern::Default) => {
-            isolation::put_default_back();
-            run(&call);
-        }
         Some(Concern::Show) => isolation::with_asked(|| run(&call)),
         Some(Concern::Chain) => {
             isolation::chain();

@@ -25,6 +25,7 @@
 //! | LockHeldByMe has one argument more (17) | `process` |
 //! | signals: pqsignal is pqsignal_be (18) | `process` |
 //! | the interrupts of the startup process have another name (18) | `recovery` |
+//! | how the list of settings is asked for (16) | `process` |
 //! | numbers of AddinShmemInitLock, ProcArrayLock and ReplicationSlotControlLock | `process`, `replication` |
 //! | entries of pg_stat_activity (16); an ERROR's clean-up in a worker (16, 18) | `process` |
 //! | arguments of XLogRegisterData have other types (17, 18) | `wal` |
@@ -91,10 +92,10 @@ pub use predicate::{check_before_commit, count_as_writer, has_missed_prepared, s
 pub use process::nap;
 pub use process::{
     addin_shmem_lock, checkpoint_span, checkpointer, clean_up_after_error, client_doing, delays_checkpoints,
-    end_process, exporter, handle_signal, has_no_snapshot, holds_relation, ident_of_recovered, is_awaited,
-    is_checkpointer_awaited, is_postmaster_alive, is_recovered, leader_proc, max_prepared_transactions, my_ident,
-    my_lxid, my_proc, now, pid_of, recovered_holders, relation_tag, renew_delay_of_checkpoints, send, wait_for_end,
-    wake, with_processes_locked, Doing, ProcNo,
+    end_process, enum_setting, exporter, handle_signal, has_no_snapshot, holds_relation, ident_of_recovered,
+    is_awaited, is_checkpointer_awaited, is_postmaster_alive, is_recovered, leader_proc, max_prepared_transactions,
+    my_ident, my_lxid, my_proc, now, pid_of, recovered_holders, relation_tag, renew_delay_of_checkpoints, send,
+    wait_for_end, wake, with_processes_locked, Doing, ProcNo,
 };
 pub use recovery::{
     cancel_reader, has_no_portal, in_recovery, is_only_snapshot, replayed, standby_delay, standby_patience,

@@ -544,3 +544,21 @@ pub fn clean_up_after_error() {
         pg_sys::InterruptHoldoffCount -= 1;
     }
 }
+
+/// A setting of PostgreSQL that is an enum, as long as the process lasts.
+pub fn enum_setting(name: &core::ffi::CStr) -> Option<*mut pg_sys::config_enum> {
+    // SAFETY: settings are made before a library is loaded, and have names.
+    unsafe {
+        #[cfg(feature = "pg15")]
+        let (all, n) = (pg_sys::get_guc_variables(), pg_sys::GetNumConfigOptions());
+        #[cfg(not(feature = "pg15"))]
+        let (all, n) = {
+            let mut n = 0;
+            (pg_sys::get_guc_variables(&mut n), n)
+        };
+        let found = std::slice::from_raw_parts(all, n as usize).iter().find(|s| {
+            core::ffi::CStr::from_ptr((***s).name) == name && (***s).vartype == pg_sys::config_type::PGC_ENUM
+        });
+        found.map(|s| s.cast())
+    }
+}
