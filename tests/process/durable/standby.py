@@ -842,6 +842,7 @@ def test_promotion():
     must_come(lambda: not value(connection, "SELECT pg_is_in_recovery()"), 60)
     query(command, "SET TRANSACTION READ WRITE")
     equal("standby: nor does a command", code_of(command, "LOCK TABLE acct0"), "40001")
+    query(command, "ROLLBACK")  # If it has got the lock, the others wait.
     try:
         check("standby: nor one that has failed", False, query(failed, "SELECT 1 FROM acct0 WHERE id = 1"))
     except psycopg2.Error as error:
