@@ -305,8 +305,9 @@ impl NodeRef {
     /// Removes the entries at these places, which ascend.
     pub fn remove_all_at(self, places: &[u8]) {
         let (n, mut gone) = (self.count(), places.iter().map(|at| *at as usize).peekable());
-        let Some(mut to) = gone.peek().copied() else { return };
-        for i in to..n {
+        let Some(first) = gone.peek().copied() else { return };
+        let mut to = first;
+        for i in first..n {
             if gone.next_if_eq(&i).is_none() {
                 self.set(to, self.words(i), self.child_ptr(i));
                 to += 1;
