@@ -149,6 +149,8 @@ pub enum Fault {
     MovesTooFar,
     /// A read names only the columns at which its transaction has looked last in that version.
     LastLookOnly,
+    /// ROLLBACK TO makes the lock of a row's key one of the row.
+    KeyIsShared,
     /// A registration of many keys of a range says only what the first of its writes does.
     FirstOfRangeOnly,
     /// A scan passes over all updates in place, whatever it has looked at.
@@ -231,6 +233,14 @@ pub enum Fault {
     StableTooLarge,
     /// The same without a look at prepared transactions.
     StableAtPrepared,
+    /// A round takes a prepared transaction that has committed as one that is finished.
+    DecidedEarly,
+    /// A prepared transaction that commits forgets its CSN of before when it has ended.
+    LoggedForgottenLate,
+    /// What it was to standbys until its end is not remembered.
+    EndsForgotten,
+    /// One that was prepared before the start, and has ended, gets a slot all the same.
+    EndedListed,
     /// Redo puts nothing into the journal.
     JournalForgotten,
     /// Redo goes on with a journal page of another redo interval.

@@ -99,6 +99,9 @@ pub struct Slot {
     /// The CSN under which the slot's prepared transaction is logged (INV-LOOK). 0: it has none;
     /// [`crate::open::TAKING`]: it is about to take it.
     pub(crate) logged_at: AtomicU64,
+    /// What that transaction is to standbys: 0, [`crate::durable::standby::REDEFINES`] or
+    /// [`crate::durable::standby::RECOVERED`]. Stored before `logged_at`.
+    pub(crate) logged_as: AtomicU32,
     /// On a standby: the oldest snapshot that the owner may use (INV-CONFLICT).
     pub shows: AtomicU64,
     /// The block of the slot's prepared transaction, which no process has (INV-HANDOVER).

@@ -60,8 +60,8 @@ pub struct Table {
     /// A word for the platform. In PostgreSQL: does a prepared transaction keep a change of the
     /// table?
     pub kept: AtomicU32,
-    /// A word for the platform. In PostgreSQL: had prepared transactions of before the start
-    /// written in the table when it was loaded?
+    /// A word for the platform. In PostgreSQL: what prepared transactions of before the start kept
+    /// of the table when it was loaded.
     pub recovered: AtomicU32,
     /// Do transactions look at some columns of its rows alone?
     looked_at: AtomicU32,

@@ -9,7 +9,7 @@ use super::files::Files;
 use super::images::{Batch, Full};
 use super::journal;
 use crate::pg::{buffers, wal};
-use crate::state::stop;
+use crate::state::{shmem, stop};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::durable::merge::{Fork, Merge, Merged};
 use mixedcc_engine::durable::page::{journal_is_harmless, Page};
@@ -50,6 +50,8 @@ pub fn absorb(files: &Files) -> Absorbed {
         files.refuse(&format!("its journal lacks a part of row {record}"));
     }
     let (clock, token) = (merged.clock, merged.token);
+    // Before the first page is written (INV-LOADED).
+    shmem::engine().advance_clock(clock);
     let meta = if end >= meta.horizon && end > 0 { copy(files, meta, &merged, blocks, end) } else { meta };
     // SAFETY: the caller holds the lock of INV-ATTACH, and after recovery no process writes here.
     unsafe { buffers::truncate(files.key, Fork::Journal, 0) };

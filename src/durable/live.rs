@@ -8,9 +8,26 @@
 //! has one. A page that redo takes again is looked for: its entries are in images then, and the
 //! horizon of the meta page is above the cursor. Then all files are read again.
 //!
-//! An entry counts if it is stable, because then it is decided. A load takes the newest entry of
-//! each record, and is complete from the largest CSN that it has met on. If no page was written in
-//! this life of the primary, no commit of this life is in it: then it is complete from the begin.
+//! **INV-PIECES**: If a look at the files finds some pieces of a row and not all, the cursor stays
+//! before the pages of those in the journal. So the next look finds all together. A commit of more
+//! than one record may be replayed in part while files are read, and a row in pieces may be in two
+//! of its records. Nothing may be missing of a commit that was stable before.
+//!
+//! An entry counts if it is stable, because then it is decided, or its transaction is prepared, and
+//! open (INV-STILL-OPEN). A load takes the newest entry of each record, and is complete from the
+//! largest CSN that it has met on. If no page was written in this life of the primary, no commit of
+//! this life is in it: then it is complete from the begin.
+//!
+//! An entry of an open transaction is passed over. If the journal has it, the cursor stays before
+//! its page. If an image has it, the image has the older row, too, and the table remembers the
+//! transaction: when that is open no more, all files are read again.
+//!
+//! **INV-WHOLE**: A snapshot shows all of a prepared transaction, or none of it, whichever tables
+//! are in memory. Let *S'* be the last CSN that is shown of which it was open. A table passes it
+//! over up to *S'*, or is not loaded. A table that is loaded after that serves no snapshot up to
+//! *S'*. So it is with a table whose CSNs are of another life, which cannot be compared: it is
+//! loaded when all transactions that have rows in it have ended. So is one with rows of a
+//! transaction that is asleep (INV-BEFORE-LIFE).
 
 use super::absorb::each_page_of;
 use super::files::Files;
@@ -30,7 +47,7 @@ use crate::state::{loads, rel, shmem, standby, stop};
 use mixedcc_engine::csn::{Csn, SlotId, Stamp};
 use mixedcc_engine::durable::merge::{Fork, Outcome};
 use mixedcc_engine::durable::progress::Phase;
-use mixedcc_engine::durable::standby::Live;
+use mixedcc_engine::durable::standby::{was_open, Live, Told};
 use mixedcc_engine::durable::{Entry, Kind, Lsn, Malformed, Page, PageKind, Storage, PAGE};
 use mixedcc_engine::memory::OutOfMemory;
 use mixedcc_engine::primitive::Ordering;
@@ -125,10 +142,11 @@ pub unsafe fn catch_up(rel: pg_sys::Relation, table: &'static Table, csn: Csn) {
     let e = shmem::engine();
     let (cursor, replayed) = (live.cursor.load(Ordering::SeqCst), compat::replayed());
     // All that is stable was replayed, and told here, before it became stable.
-    if e.shared.standby.appended_to(table.key.into()) > cursor {
+    let told = standby::shown_with();
+    if live.is_passed(&told) || e.shared.standby.appended_to(table.key.into()) > cursor {
         // SAFETY: `rel` is open (contract of this function).
-        let done = unsafe { Source::new(rel, false) }.and_then(|mut source| source.follow(csn, true));
-        if done.is_err() {
+        let source = unsafe { Source::new(rel, false) };
+        if source.and_then(|mut source| source.follow(told.clone(), true)).is_err() {
             refuse_memory();
         }
     } else {
@@ -139,7 +157,7 @@ pub unsafe fn catch_up(rel: pg_sys::Relation, table: &'static Table, csn: Csn) {
         live.era.store(Live::GONE, Ordering::SeqCst);
         standby::refuse_old();
     }
-    live.upto.store(csn, Ordering::SeqCst);
+    live.upto.store(told.csn.max(csn), Ordering::SeqCst);
     let pinned = e.refresh_min_pin(&PG);
     RetireQueue::drain(&e, shmem::my_slot(), pinned, 4096);
 }
@@ -147,6 +165,9 @@ pub unsafe fn catch_up(rel: pg_sys::Relation, table: &'static Table, csn: Csn) {
 fn refuse_memory() -> ! {
     ok(Err(Error::OutOfMemory))
 }
+
+/// So long a load waits for the end of a transaction, µs.
+const AWAIT_US: u64 = 1_000_000;
 
 /// What the table has is not stable, and stays so for a while.
 #[cold]
@@ -163,14 +184,21 @@ fn refuse_yet() -> ! {
 struct Found {
     record: u32,
     csn: Csn,
+    /// The commit log decides about it, and has no abort.
     xid: Option<u64>,
     /// The stored row. `None`: it is deleted.
     row: Option<Vec<u8>>,
+    /// Where the first record of its page begins, if that is of the journal.
+    at: Option<Lsn>,
 }
 
 /// Pieces of a row, by their numbers.
 struct Pieces {
     xid: Option<u64>,
+    /// Where the first record of the first of their pages in the journal begins.
+    at: Option<Lsn>,
+    /// Is one of them in an image?
+    imaged: bool,
     there: Vec<Option<Vec<u8>>>,
 }
 
@@ -192,8 +220,19 @@ struct Source {
     lsn: Lsn,
     /// Where the next look at the journal begins.
     cursor: Lsn,
+    /// What was stable before the files were read.
+    stable: Csn,
     /// Entries up to this CSN are in memory.
     from: Csn,
+    /// What is stable.
+    told: Told,
+    /// The table is not complete below this CSN.
+    low: Csn,
+    /// Entries of the journal up to here are in images.
+    horizon: Lsn,
+    /// The last answer about the CSN at which a transaction counts. It may be another one when
+    /// `told` is.
+    counted: Option<(u64, Result<Csn, Csn>)>,
     /// Was there a later entry that the commit log may not have any more? An image has its decided
     /// copy.
     older: bool,
@@ -222,6 +261,8 @@ impl Source {
             let storage = files.key.into();
             e.pin(slot);
             let pieces = HashMap::new();
+            let told = standby::shown_with();
+            let from = if loads { 0 } else { table.durable().map_or(0, |d| d.live.upto.load(Ordering::SeqCst)) };
             Ok(Source {
                 rel,
                 files,
@@ -236,7 +277,12 @@ impl Source {
                 csn: 0,
                 lsn: 0,
                 cursor: 0,
-                from: 0,
+                stable: 0,
+                from,
+                told,
+                low: 0,
+                horizon: 0,
+                counted: None,
                 older: false,
             })
         }
@@ -259,12 +305,12 @@ impl Source {
             }
             let outcome = entry.pending.map_or(Outcome::Committed, |xid| self.files.outcome(xid));
             if matches!(outcome, Outcome::Aborted | Outcome::Older) {
-                self.older |= outcome == Outcome::Older && entry.csn > self.from;
+                self.older = self.older || outcome == Outcome::Older && self.is_due(entry.csn, entry.pending);
                 continue;
             }
             self.csn = self.csn.max(entry.csn);
-            let xid = entry.pending.filter(|_| outcome == Outcome::Open);
-            if let Some(found) = self.whole(&entry, xid) {
+            let at = Some(page.special.a).filter(|_| page.special.kind == PageKind::Journal);
+            if let Some(found) = self.whole(&entry, at) {
                 f(self, found)?;
             }
         }
@@ -272,25 +318,27 @@ impl Source {
     }
 
     /// The row of an entry, if that or its other pieces give all of it.
-    fn whole(&mut self, entry: &Entry, xid: Option<u64>) -> Option<Found> {
-        let (record, csn) = (entry.record, entry.csn);
+    fn whole(&mut self, entry: &Entry, at: Option<Lsn>) -> Option<Found> {
+        let (record, csn, xid) = (entry.record, entry.csn, entry.pending);
         let Some(piece) = entry.fragment else {
             let row = (entry.kind == Kind::Row).then(|| entry.payload.to_vec());
-            return Some(Found { record, csn, xid, row });
+            return Some(Found { record, csn, xid, row, at });
         };
         let key = (record, csn, piece.total);
-        let none = || Pieces { xid, there: vec![None; piece.pieces() as usize] };
+        let none = || Pieces { xid, at, imaged: false, there: vec![None; piece.pieces() as usize] };
         let pieces = self.pieces.entry(key).or_insert_with(none);
         if xid.is_none() {
             pieces.xid = None;
         }
+        pieces.at = pieces.at.into_iter().chain(at).min();
+        pieces.imaged |= at.is_none();
         pieces.there[piece.index() as usize] = Some(entry.payload.to_vec());
         if pieces.there.iter().any(Option::is_none) {
             return None;
         }
         let pieces = self.pieces.remove(&key)?;
         let row = pieces.there.into_iter().flatten().flatten().collect();
-        Some(Found { record, csn, xid: pieces.xid, row: Some(row) })
+        Some(Found { record, csn, xid: pieces.xid, row: Some(row), at: pieces.at.filter(|_| !pieces.imaged) })
     }
 
     /// Reads a block of the main fork, and takes its entries.
@@ -315,6 +363,31 @@ impl Source {
         }
     }
 
+    /// Does an entry count? `None`: not yet. Else the CSN at which it does, if it is committed.
+    fn counts(&mut self, found: &Found) -> Option<Option<Csn>> {
+        let Some(xid) = found.xid else { return Some(Some(found.csn)) };
+        let is_open = self.told.is_open(xid) && !faults::on(Fault::OpenCounts);
+        if found.csn > self.told.csn || is_open {
+            return None;
+        }
+        Some(self.is_committed(found).then(|| self.stamp(xid, found.csn)))
+    }
+
+    /// The CSN at which an entry of a transaction that is not open, and has committed, counts.
+    fn stamp(&mut self, xid: u64, csn: Csn) -> Csn {
+        let at = self.counted(xid);
+        if faults::on(Fault::CountsAtPrepare) {
+            return csn;
+        }
+        // Was it open, long ago? Then it counts at any CSN up to `lost`, and above `from`.
+        let lost = at.err().filter(|lost| self.alone || *lost > self.from && csn <= *lost);
+        let since = at.ok().filter(|_| self.alone);
+        self.low = self.low.max(lost.or(since).unwrap_or(0));
+        // Not below `csn`: entries of before it may come later. The CSN of one of an earlier life
+        // may be above that from which it counts.
+        at.unwrap_or(0).max(csn).max(self.from + 1)
+    }
+
     /// Reads both forks. A load puts what is decided into memory; what is returned is not decided,
     /// or is to be put in when it is stable.
     fn all(&mut self) -> Result<Vec<Found>, OutOfMemory> {
@@ -323,15 +396,17 @@ impl Source {
             if s.is_known(&found) {
                 return Ok(());
             }
-            if s.alone && found.xid.is_none() {
-                return s.put(&found);
+            match s.alone.then(|| s.counts(&found)).flatten() {
+                Some(Some(csn)) => s.put(&Found { csn, ..found })?,
+                Some(None) => {}
+                None => later.push(found),
             }
-            later.push(found);
             Ok(())
         };
         let shared = &self.e.shared.standby;
         let (mut moved, ring) = (shared.moved(), Ring::to_read());
         let mut again = Vec::new();
+        self.stable = self.told.csn;
         loads::mine().enter(Phase::Rows, buffers::blocks(self.files.key, Fork::Main).into());
         let mut block = 0;
         // A table without a meta page has no images.
@@ -346,7 +421,7 @@ impl Source {
             block += 1;
         }
         self.cursor = compat::replayed();
-        self.journal(0, &mut |s, page| s.take(page, &mut keep))?;
+        self.horizon = self.journal(0, &mut |s, page| s.take(page, &mut keep))?;
         // INV-MOVED
         loop {
             self.note(&mut moved, &mut again);
@@ -411,24 +486,119 @@ impl Source {
         if !is_old && !standby::await_shown(self.csn, || false) {
             refuse_yet();
         }
-        for found in &later {
-            if self.is_committed(found) && !self.is_known(found) {
-                self.put(found)?;
-            }
+        if !is_old {
+            self.renew_told();
         }
-        let cut = self.pieces.iter().find(|((record, csn, _), pieces)| {
-            let is_newest = self.newest(*record).is_none_or(|(there, _)| there < *csn);
-            is_newest && pieces.there[0].is_some() && pieces.xid.is_none()
-        });
-        if let Some(((record, _, _), _)) = cut {
-            self.files.refuse(&format!("a part of row {record} is missing"));
+        if loads && !faults::on(Fault::OldCounts) {
+            self.await_ends(&later, is_old);
         }
-        self.pieces.clear();
+        let mut passed = Vec::new();
+        for found in later {
+            self.settle_one(found, is_old, &mut passed)?;
+        }
+        if faults::on(Fault::PassedForgotten) {
+            passed.clear();
+        }
+        self.live().pass(&self.told, &passed);
+        self.settle_pieces(is_old);
         if is_old && self.csn > standby::shown() {
             self.make_old();
-            return Ok(0);
+            return Ok(self.low);
         }
-        Ok(self.csn)
+        Ok(self.csn.max(self.low))
+    }
+
+    fn renew_told(&mut self) {
+        self.told = standby::shown_with();
+        self.counted = None;
+    }
+
+    /// A load waits for the ends of transactions whose rows it cannot pass over (INV-WHOLE): not
+    /// long.
+    fn await_ends(&mut self, later: &[Found], is_old: bool) {
+        let begun = compat::now();
+        let mut all: Vec<u64> = later.iter().filter_map(|found| found.xid).collect();
+        all.sort_unstable();
+        all.dedup();
+        while all.iter().any(|xid| if is_old { self.told.is_open(*xid) } else { self.told.is_asleep(*xid) }) {
+            if compat::now() - begun > AWAIT_US {
+                refuse_yet();
+            }
+            pgrx::check_for_interrupts!();
+            compat::nap(1000);
+            self.renew_told();
+        }
+    }
+
+    /// `is_old`: each entry of the table counts, if it is committed. `passed` gets the transaction
+    /// of one that does not count yet, and that an image has.
+    fn settle_one(&mut self, found: Found, is_old: bool, passed: &mut Vec<u64>) -> Result<(), OutOfMemory> {
+        if self.is_known(&found) {
+            return Ok(());
+        }
+        let counts = match is_old {
+            true => Some(self.counts_as_old(&found)),
+            false => self.counts(&found),
+        };
+        match (counts, found.xid, found.at) {
+            (Some(Some(csn)), ..) => self.put(&Found { csn, ..found })?,
+            (Some(None), ..) => {}
+            (None, _, Some(at)) => self.cursor = self.cursor.min(at.max(self.horizon)),
+            (None, Some(xid), None) if !passed.contains(&xid) => passed.push(xid),
+            (None, ..) => {}
+        }
+        Ok(())
+    }
+
+    /// The CSN of an entry of an earlier life, if it is committed. Its transaction is not open.
+    fn counts_as_old(&mut self, found: &Found) -> Option<Csn> {
+        if !self.is_committed(found) {
+            return None;
+        }
+        Some(match found.xid.filter(|_| !faults::on(Fault::OldCounts)) {
+            Some(xid) => self.stamp(xid, found.csn),
+            None => found.csn,
+        })
+    }
+
+    /// Must all pieces of a row be there?
+    fn is_whole_by_now(&self, pieces: &Pieces) -> bool {
+        let is_decided = |xid| !self.told.is_open(xid) && self.files.outcome(xid) == Outcome::Committed;
+        pieces.xid.is_none_or(is_decided)
+    }
+
+    /// Rows of which pieces are missing (INV-PIECES). `is_old`: no record has come that has them.
+    fn settle_pieces(&mut self, is_old: bool) {
+        for ((record, csn, _), pieces) in std::mem::take(&mut self.pieces) {
+            if self.newest(record).is_some_and(|(there, _)| there >= csn) {
+                continue;
+            }
+            // Images get the piece 0 last: without it the others are what a crash has left.
+            let is_written = pieces.there[0].is_some() && self.is_whole_by_now(&pieces);
+            let was_there = is_old || csn <= self.stable;
+            match pieces.at.filter(|_| !is_old) {
+                Some(_) if faults::on(Fault::PiecesForgotten) => {}
+                Some(at) if !(was_there && is_written) => self.cursor = self.cursor.min(at.max(self.horizon)),
+                _ if is_written => self.refuse_cut(record),
+                _ => {}
+            }
+        }
+    }
+
+    /// The record of a row of which pieces are missing, although they must be in the journal.
+    fn cut(&mut self) -> Option<u32> {
+        let pieces = std::mem::take(&mut self.pieces);
+        let mut all = pieces.iter().filter(|_| !faults::on(Fault::PiecesForgotten));
+        let cut = all.find(|((record, csn, _), pieces)| {
+            let is_newest = self.newest(*record).is_none_or(|(there, _)| there < *csn);
+            let is_stable = *csn <= self.told.csn && self.is_whole_by_now(pieces);
+            is_newest && is_stable && self.is_due(*csn, pieces.xid)
+        });
+        cut.map(|((record, _, _), _)| *record)
+    }
+
+    fn refuse_cut(&self, record: u32) -> ! {
+        self.files.refuse(&format!("a part of row {record} is missing"))
     }
 
     /// Is the transaction of an entry, which is stable, committed? Waits until it is decided.
@@ -437,7 +607,7 @@ impl Source {
         let begun = compat::now();
         loop {
             match self.files.outcome(xid) {
-                Outcome::Open if compat::now() - begun < 1_000_000 => {
+                Outcome::Open if compat::now() - begun < AWAIT_US => {
                     pgrx::check_for_interrupts!();
                     compat::nap(1000);
                 }
@@ -475,41 +645,74 @@ impl Source {
         Ok(())
     }
 
-    /// Applies what the journal has got since the last look, up to a CSN that is stable (INV-LIVE).
+    /// Applies what the journal has got since the last look, up to what is stable (INV-LIVE).
     /// `may_reread`: the images were not read just before.
-    fn follow(&mut self, upto: Csn, may_reread: bool) -> Result<(), OutOfMemory> {
+    fn follow(&mut self, told: Told, may_reread: bool) -> Result<(), OutOfMemory> {
         let live = self.live();
         let (cursor, from) = (live.cursor.load(Ordering::SeqCst), live.upto.load(Ordering::SeqCst));
         let mut next = compat::replayed();
-        if self.files.meta().horizon > cursor {
-            return self.reread(upto);
+        if self.files.meta().horizon > cursor || may_reread && live.is_passed(&told) {
+            return self.reread();
         }
-        (self.older, self.from) = (false, from);
+        (self.older, self.from, self.told, self.low) = (false, from, told.clone(), 0);
+        self.counted = None;
         self.journal(cursor, &mut |s, page| {
-            s.take(page, &mut |s, found| {
-                if found.csn > upto {
-                    next = next.min(page.special.a);
-                } else if found.csn > from && !s.is_known(&found) && s.is_committed(&found) {
-                    s.put(&found)?;
-                }
-                Ok(())
-            })?;
-            if page.entries().any(|(_, entry)| entry.csn > upto) {
+            s.take(page, &mut |s, found| s.follow_one(found))?;
+            if page.entries().any(|(_, entry)| s.is_later(&entry)) {
                 next = next.min(page.special.a);
             }
             Ok(())
         })?;
         // A page may have been taken again before it was read.
         if self.files.meta().horizon > cursor || self.older && may_reread {
-            return self.reread(upto);
+            return self.reread();
         }
+        match self.cut() {
+            Some(_) if may_reread => return self.reread(),
+            Some(record) => self.refuse_cut(record),
+            None => {}
+        }
+        live.low.fetch_max(self.low, Ordering::SeqCst);
         live.cursor.store(next.max(cursor), Ordering::SeqCst);
         Ok(())
     }
 
+    fn follow_one(&mut self, found: Found) -> Result<(), OutOfMemory> {
+        if found.csn > self.told.csn || self.is_known(&found) || !self.is_due(found.csn, found.xid) {
+            return Ok(());
+        }
+        match self.counts(&found) {
+            Some(Some(csn)) => self.put(&Found { csn, ..found }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Was an entry left out by the last look, although it may count by now? It had not come, or
+    /// its transaction was open. VACUUM on the primary may have given the id up since: an image has
+    /// the decided copy then, but the horizon of the journal may still be below the entry.
+    fn is_due(&mut self, csn: Csn, xid: Option<u64>) -> bool {
+        let from = self.from;
+        let mut was_open = |xid| was_open(self.counted(xid), csn, from);
+        csn > from || !faults::on(Fault::OpenGivenUp) && xid.is_some_and(&mut was_open)
+    }
+
+    /// What `Standby::counts_at` says, by its last answer if that is of this transaction. Redo
+    /// tells it before the CSN at which a transaction is open no more: it is as new as `told`.
+    fn counted(&mut self, xid: u64) -> Result<Csn, Csn> {
+        let known = self.counted.filter(|(of, _)| *of == xid).map(|(_, at)| at);
+        let at = known.unwrap_or_else(|| self.e.shared.standby.counts_at(xid));
+        self.counted = Some((xid, at));
+        at
+    }
+
+    /// Does an entry count later, or never?
+    fn is_later(&self, entry: &Entry) -> bool {
+        entry.csn > self.told.csn || entry.pending.is_some_and(|xid| self.told.is_open(xid))
+    }
+
     /// Reads all files again: entries that are in no journal any more are in images. Snapshots
     /// between those that the table has served and now cannot use it.
-    fn reread(&mut self, upto: Csn) -> Result<(), OutOfMemory> {
+    fn reread(&mut self) -> Result<(), OutOfMemory> {
         self.pieces.clear();
         let mut found = self.all()?;
         found.sort_by_key(|f| (f.record, f.csn));
@@ -518,7 +721,7 @@ impl Source {
         live.low.fetch_max(low, Ordering::SeqCst);
         live.cursor.store(self.cursor, Ordering::SeqCst);
         // What has come meanwhile.
-        self.follow(upto, false)
+        self.follow(self.told.clone(), false)
     }
 
     /// The newest version of a record: its CSN, and where it is.

@@ -5,7 +5,9 @@
 //! entry of each record, the second one puts the rows into memory.
 //!
 //! **INV-LOADED**: The clock moves beyond all CSNs of the files before the table has users. So each
-//! later writer has a larger CSN than every entry of the record on disk (D-MAX).
+//! later writer has a larger CSN than every entry of the record on disk (D-MAX). It moves beyond
+//! those of a page before the load writes the page, also if the load fails later: standbys compare
+//! the CSNs of pages that were written in this life with those of its commits.
 
 use super::absorb::{absorb, chained_row, whole_row, Absorbed};
 use super::files::Files;
@@ -160,14 +162,12 @@ impl Load {
         loads::mine().enter(Phase::Newest, self.blocks());
         let merged = self.merge();
         self.held = HeldRows::of(&self.files, &merged);
+        self.move_clock(&merged);
         loads::mine().enter(Phase::Memory, self.blocks());
         self.make_room(&merged).map_err(Failed::TooLarge)?;
         self.e.pin(self.slot);
         loads::mine().enter(Phase::Rows, self.blocks());
         let filled = self.fill(&merged, indexed);
-        // INV-LOADED.
-        self.e.advance_clock(merged.clock.max(self.absorbed.clock));
-        self.e.advance_tokens(merged.token.max(self.absorbed.token));
         let came = filled.ok().and(self.table).map_or(Came::NoMemory, |table| self.register(table));
         let table = match (came, self.table) {
             (Came::In, Some(table)) => table,
@@ -185,16 +185,27 @@ impl Load {
         Ok(table)
     }
 
+    /// INV-LOADED. The load has looked which transactions have ended, and has room or not.
+    fn move_clock(&self, merged: &Merged) {
+        self.e.advance_clock(merged.clock.max(self.absorbed.clock));
+        if !faults::on(Fault::LoadKeepsClock) {
+            // INV-BEFORE-LIFE: standbys count what has ended without a CSN at the next one.
+            self.e.tick();
+        }
+        self.e.advance_tokens(merged.token.max(self.absorbed.token));
+    }
+
     /// The table is complete: others find it from now on.
     fn register(&self, table: &'static Table) -> Came {
         let register = || shmem::register(table) == Some(true);
+        // SAFETY: the relation is open: contract of `load`.
+        let oid = unsafe { (*self.rel).rd_id };
+        recovered::note(oid, table, !self.held.is_empty());
         if self.held.is_empty() {
             return if register() { Came::In } else { Came::NoMemory };
         }
-        table.recovered.store(1, Ordering::SeqCst);
         stop::reach("load-held");
-        // SAFETY: the relation is open: contract of `load`.
-        recovered::enter(unsafe { (*self.rel).rd_id }, table, &self.held.held(), register)
+        recovered::enter(oid, table, &self.held.held(), register)
     }
 
     fn blocks(&self) -> u64 {
@@ -239,6 +250,7 @@ impl Load {
             }
             let added = if is_due(page) && !is_as_before(page, &mut log) {
                 clock = clock.max(page.special.csn_max);
+                self.e.advance_clock(clock);
                 resolved += 1;
                 resolve(page, &mut again, &mut log);
                 self.replace(&mut batch, block, &again);

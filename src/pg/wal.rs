@@ -184,6 +184,12 @@ pub fn next_full_xid() -> u64 {
     unsafe { pg_sys::ReadNextFullTransactionId() }.value
 }
 
+/// The full id of a transaction that is not older than half of all ids.
+pub fn full_xid_of(xid: u32) -> u64 {
+    let next = next_full_xid();
+    next - u64::from((next as u32).wrapping_sub(xid))
+}
+
 /// Is the transaction in the list of running ones? Also in a process that takes no snapshots:
 /// PostgreSQL takes ids before `RecentXmin` for ended, which is of the last snapshot. Ids that are
 /// 2^31 later seem to be before it.

@@ -44,12 +44,19 @@ pub const TAG_MIXED: u16 = 12;
 /// A table that is being attached (see `rel.rs`).
 pub const TAG_ATTACH: u16 = 10;
 
-/// A permanent table that prepared transactions have used (see `state/xact/prepared.rs`).
+/// A permanent table that prepared transactions keep from all others (`state/xact/prepared.rs`).
 pub const TAG_PREPARED: u16 = 13;
+/// One of which they keep more than rows of the files tell: others may read it. (Older versions
+/// have the one before.)
+pub const TAG_ONLY_READ: u16 = 16;
+/// One of which they keep keys: others may do all that leaves these.
+pub const TAG_KEYS: u16 = 17;
 /// The same, if rows of the table's files tell all of it (see `state/xact/recovered.rs`).
 pub const TAG_WRITTEN: u16 = 14;
 /// The same, but rows are locked as if their keys had changed.
 pub const TAG_WRITTEN_STRONGER: u16 = 15;
+/// Both of these.
+pub const TAGS_WRITTEN: [u16; 2] = [TAG_WRITTEN, TAG_WRITTEN_STRONGER];
 
 /// A lock tag of ours.
 pub fn lock_tag(a: u32, b: u32, c: u32, kind: u16) -> pg_sys::LOCKTAG {

@@ -149,8 +149,25 @@ pub fn is_finishing() -> bool {
     word(procs() + 2 * count()).load(Ordering::SeqCst) != 0
 }
 
-/// This process, which has the lock, begins or has ended (see [`is_finishing`]).
-pub fn set_finishing(yes: bool) {
+/// This process has the lock, and ends prepared transactions, or may (see [`is_finishing`]). That
+/// ends also by an ERROR, before the lock is given up.
+pub struct Finishing(());
+
+impl Finishing {
+    /// It begins.
+    pub fn begin() -> Self {
+        set_finishing(true);
+        Finishing(())
+    }
+}
+
+impl Drop for Finishing {
+    fn drop(&mut self) {
+        set_finishing(false);
+    }
+}
+
+fn set_finishing(yes: bool) {
     word(procs() + 2 * count()).store(yes.into(), Ordering::SeqCst);
 }
 

@@ -13,7 +13,7 @@ use crate::pg::local::Local;
 use crate::pg::wal;
 use crate::state::{rel, shmem, slots, xact};
 use mixedcc_engine::csn::{Csn, SlotId};
-use mixedcc_engine::durable::standby::{Shown, TAKING};
+use mixedcc_engine::durable::standby::{Shown, Told, ASLEEP, BEFORE_MAX, TAKING};
 use mixedcc_engine::durable::wal::{Op, Stable};
 use mixedcc_engine::durable::Lsn;
 use mixedcc_engine::primitive::Ordering;
@@ -31,6 +31,12 @@ const PATIENCE_US: u64 = 10_000_000;
 
 /// Below this interval the companion flushes what it has told, ms.
 const EAGER_MS: i32 = 50;
+/// Has the companion noted what was prepared before this life? Of the process.
+static IS_NOTED: Local<bool> = Local::new(false);
+/// What the companion has told last. Of the process.
+static LAST: Local<Option<Told>> = Local::new(None);
+/// Has a round ended of which replay has nothing yet that says what it may show? Of the process.
+static OWES: Local<bool> = Local::new(false);
 /// When the companion has told last what is stable, in microseconds. Of the process.
 static TOLD_AT: Local<u64> = Local::new(0);
 
@@ -39,22 +45,63 @@ pub fn begin_life() {
     shmem::engine().shared.standby.life(wal::inserted());
 }
 
+/// What may be told (INV-STABLE). Transactions that were prepared before this life are open while
+/// they run: also if no table of theirs is in memory, and so no slot tells of them. One that runs
+/// after the look has no CSN in it. One that has ended meanwhile may have one: nothing is told.
+fn stable() -> Option<Told> {
+    let e = shmem::engine();
+    let standby = &e.shared.standby;
+    let before = standby.recovered(is_running)?;
+    let told = e.stable_upto(&before)?;
+    (before.is_empty() || standby.recovered(is_running)? == before).then_some(told)
+}
+
+fn is_running(xid: u64) -> bool {
+    wal::is_running(xid as u32)
+}
+
+/// The companion notes which transactions were prepared before this life, as soon as it is one of a
+/// primary.
+fn note_recovered() {
+    if compat::in_recovery() || IS_NOTED.get() {
+        return;
+    }
+    let found = compat::recovered_xids();
+    let mut all: Vec<u64> = found.into_iter().filter(|xid| wal::is_running(*xid)).map(wal::full_xid_of).collect();
+    if all.len() <= BEFORE_MAX && !all.is_empty() && !faults::on(Fault::DefinersTold) {
+        let defining = compat::recovered_definers();
+        all.iter_mut().filter(|xid| defining.contains(&(**xid as u32))).for_each(|xid| *xid |= ASLEEP);
+    }
+    IS_NOTED.set(!shmem::engine().shared.standby.set_recovered(&all));
+}
+
+/// In the companion: other transactions are open than at the last look, or than another process has
+/// told since. Then what is stable gets another CSN, as standbys take one list for each: one that
+/// was prepared before this life may end without a CSN.
+fn renew() {
+    let Some(told) = stable() else { return };
+    let e = shmem::engine();
+    if e.shared.standby.find(&told.open) && !faults::on(Fault::ListKept) {
+        e.tick();
+    }
+}
+
 /// On a primary: tells standbys what is stable, if that is new. Returns it.
 pub fn tell() -> Csn {
     match news() {
-        Ok(csn) => {
-            log(csn, 0);
-            csn
+        Ok(told) => {
+            log(&told, 0);
+            told.csn
         }
-        Err(told) => told,
+        Err(last) => last,
     }
 }
 
 /// What is to be told. `Err`: nothing; what was told last.
-fn news() -> Result<Csn, Csn> {
+fn news() -> Result<Told, Csn> {
     let e = shmem::engine();
-    let (told, _) = e.shared.standby.told();
-    e.stable_upto().filter(|csn| *csn > told && wal::is_archived()).ok_or(told)
+    let (last, _) = e.shared.standby.told();
+    stable().filter(|told| told.csn > last && wal::is_archived()).ok_or(last)
 }
 
 /// The same in the companion, in the pace that the setting says. A short interval does not wait for
@@ -63,8 +110,16 @@ pub fn tell_in_time() {
     let (last, now, interval) = (TOLD_AT.get(), compat::now(), STANDBY_INTERVAL_MS.get());
     // The clock may have been set back.
     if now < last || now - last >= interval as u64 * 1000 {
-        if let Ok(csn) = news() {
-            let end = log(csn, 0);
+        note_recovered();
+        if wal::is_archived() {
+            renew();
+        }
+        if OWES.get() {
+            tell_again();
+        }
+        if let Ok(told) = news() {
+            let end = log(&told, 0);
+            LAST.set(Some(told));
             if interval < EAGER_MS {
                 wal::flush(end);
             }
@@ -85,12 +140,19 @@ pub fn rest_ms(at_most: i64) -> i64 {
 
 /// On a primary, after each round: tells it once more. Replay that begins at the round's
 /// checkpoint, as when a standby starts, comes to this record, also if no commit follows.
+///
+/// If nothing new can be told, which may take long, it is what was told last: that stays true. With
+/// the horizon, as index entries may have gone above that.
 pub fn tell_again() {
-    let e = shmem::engine();
-    let (told, _) = e.shared.standby.told();
-    let csn = e.stable_upto().map_or(told, |csn| csn.max(told));
-    if csn > 0 && wal::is_archived() {
-        log(csn, 0);
+    note_recovered();
+    if wal::is_archived() {
+        let told = stable().filter(|told| told.csn > 0).or_else(|| LAST.replace(None));
+        let (_, horizon) = shmem::engine().shared.standby.told();
+        OWES.set(told.is_none());
+        told.iter().for_each(|told| {
+            log(told, horizon);
+        });
+        LAST.set(told);
     }
 }
 
@@ -103,9 +165,8 @@ pub fn tell_commit(csn: Csn) -> Option<Lsn> {
         return None;
     }
     for _ in 0..TRIES {
-        if let Some(upto) = e.stable_upto().filter(|upto| *upto >= csn) {
-            let (told, _) = e.shared.standby.told();
-            let end = insert(upto.max(told), 0);
+        if let Some(told) = stable().filter(|told| told.csn >= csn) {
+            let end = insert(&told, 0);
             wal::flush(end);
             return Some(end);
         }
@@ -114,21 +175,22 @@ pub fn tell_commit(csn: Csn) -> Option<Lsn> {
     None
 }
 
-fn log(csn: Csn, horizon: Csn) -> Lsn {
-    let end = insert(csn, horizon);
+fn log(told: &Told, horizon: Csn) -> Lsn {
+    let end = insert(told, horizon);
     // With this fault, a test finds commits that no other process flushes.
-    if horizon == 0 && !faults::on(Fault::LazyForgotten) {
+    if told.csn > 0 && !faults::on(Fault::LazyForgotten) {
         wal::flush_soon(end); // Only what is on disk is sent. Perhaps no commit follows.
     }
     end
 }
 
-fn insert(csn: Csn, horizon: Csn) -> Lsn {
+fn insert(told: &Told, horizon: Csn) -> Lsn {
     let standby = &shmem::engine().shared.standby;
-    let data = Stable { life: standby.life(wal::inserted()), csn, horizon }.encode();
+    let open: Vec<u8> = told.open.iter().flat_map(|xid| xid.to_le_bytes()).collect();
+    let data = Stable { life: standby.life(wal::inserted()), csn: told.csn, horizon, open: &[] }.encode();
     // SAFETY: in a critical section, in which no other record is begun.
-    let end = wal::critical(|| unsafe { wal::insert(Op::Stable, wal::UNIMPORTANT, &[&data]) });
-    standby.tell(csn, horizon);
+    let end = wal::critical(|| unsafe { wal::insert(Op::Stable, wal::UNIMPORTANT, &[&data, &open]) });
+    standby.tell(told, horizon);
     end
 }
 
@@ -137,8 +199,8 @@ fn insert(csn: Csn, horizon: Csn) -> Lsn {
 pub fn floor_of(table: &Table, floor: Csn) -> Csn {
     let tells = table.durable().is_some() && wal::is_archived() && !compat::in_recovery();
     let e = shmem::engine();
-    // Overlapping prepared transactions may hold back what is stable for long. Memory comes first.
-    if tells && floor > e.shared.standby.told().0 + 1 && !e.has_prepared() {
+    // Some prepared transactions hold back what is stable, for long perhaps. Memory comes first.
+    if tells && floor > e.shared.standby.told().0 + 1 && !e.is_held_back(floor) {
         floor.min(tell() + 1)
     } else {
         floor
@@ -148,7 +210,7 @@ pub fn floor_of(table: &Table, floor: Csn) -> Csn {
 /// On a primary: the part of what lies up to `csn` that standbys know as stable. All of it, while
 /// prepared transactions hold that back: no standby shows anything below a horizon that is told.
 pub fn told(csn: Csn) -> Csn {
-    if wal::is_archived() && !shmem::engine().has_prepared() {
+    if wal::is_archived() && !shmem::engine().is_held_back(csn) {
         csn.min(shmem::engine().shared.standby.told().0)
     } else {
         csn
@@ -158,10 +220,10 @@ pub fn told(csn: Csn) -> Csn {
 /// On a primary: index entries go of rows of which the last was deleted at `csn`, below a floor of
 /// [`floor_of`]. Their WAL records come later.
 pub fn tell_horizon(table: &Table, csn: Csn) {
-    let (told, horizon) = shmem::engine().shared.standby.told();
+    let (_, horizon) = shmem::engine().shared.standby.told();
     let tells = table.durable().is_some() && wal::is_archived();
     if tells && csn > horizon && !faults::on(Fault::HorizonLeftOut) {
-        log(told.max(1), csn);
+        log(&Told::new(0, Vec::new()), csn);
     }
 }
 
@@ -173,11 +235,14 @@ pub fn replayed(stable: Stable, at: u64) {
         standby.forget();
         await_readers(Csn::MAX);
         standby.turn(true);
+        standby.begin(stable.life);
     }
     standby.require(stable.horizon);
-    standby.show(Shown { csn: stable.csn, life: stable.life, at, time: compat::now() });
-    // Pins of later snapshots are at or above it (INV-APPLY).
-    shmem::engine().advance_clock(stable.csn);
+    if stable.csn > 0 {
+        standby.show(Shown { csn: stable.csn, life: stable.life, at, time: compat::now() }, stable.open());
+        // Pins of later snapshots are at or above it (INV-APPLY).
+        shmem::engine().advance_clock(stable.csn);
+    }
     if stable.horizon > 0 {
         await_readers(stable.horizon);
     }
@@ -291,6 +356,12 @@ pub fn shown() -> Csn {
         pgrx::check_for_interrupts!();
         compat::nap(LOOK_US);
     }
+}
+
+/// What may be shown now, with the transactions that are open at it.
+pub fn shown_with() -> Told {
+    shown();
+    shmem::engine().shared.standby.shown_with().unwrap_or_else(|| refuse_old())
 }
 
 /// Is it known what may be shown?

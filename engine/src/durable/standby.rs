@@ -1,12 +1,40 @@
 //! Reads on standbys: what a primary tells, and what a standby has replayed.
 //!
 //! **INV-STABLE**: A primary tells *S* only if all commits up to *S* have inserted their records,
-//! and are decided in WAL, before the record that tells it. It finds *S* so: it reads the clock,
-//! then the words of all slots (INV-FLUSHED), then the CSNs under which prepared transactions are
-//! logged, then the largest CSN at which one was finished. *S* is below each of the former, and not
-//! below the latter. So no *S* lies between the CSN of a PREPARE and that of its COMMIT PREPARED:
-//! it was below the first while the transaction was prepared, and is told again only when it has
-//! reached the second.
+//! and are decided in WAL, before the record that tells it; and with *S* it tells which prepared
+//! transactions are *open* at *S*: logged under a CSN n <= *S*, and committed at c > *S*, or not
+//! yet, or never. It finds them so: it reads the clock, then the words of all slots (INV-FLUSHED),
+//! then the CSNs n under which prepared transactions are logged, then the last ends (INV-ENDS): n
+//! and c of each. *S* is not below the largest c that is forgotten there. A COMMIT PREPARED takes
+//! c, says so in the word (*committing*), then notes its end, then clears n, then says *committed*.
+//!
+//! *Proof.* Let n <= *S* be found in a slot. If c was taken before the clock was read, then the
+//! word was *committing* when it was looked at, since n is cleared before that ends: so *S* < c.
+//! Else c is above the clock. So it is open at *S*. Let n be not found, as it is cleared: then the
+//! end is among the last ones, and tells whether n <= *S* < c; or c is forgotten, and at or below
+//! *S*. A PREPARE that takes n later than the clock is read has n > *S*. All of this holds for each
+//! CSN below *S*, too, down to the largest that is forgotten: so a smaller one may be told.
+//!
+//! One that has changed definitions is open at no *S*: its new files are used as soon as its commit
+//! is replayed. Nor are those for which there is no [`Engine::room`]. *S* is the largest CSN of
+//! which both hold ([`told_below`]).
+//!
+//! **INV-BEFORE-LIFE**: A transaction that was prepared before the life of its primary is listed
+//! while it runs, whatever its n, which is a CSN of another life. It runs until the platform says
+//! no. It gets a slot only if it runs after the slot says that it is logged ([`TAKING_CSN`]
+//! before): so a process that finds that it does not run finds the slot, or its end. It is listed
+//! as *asleep* if its slot is not parked, or it has changed definitions. One that is not asleep has
+//! a slot until it ends. So it gets a CSN c, which its rows have in each table that is loaded
+//! later; and it is listed with each *S* below c, as before (INV-ENDS). One that is asleep may end
+//! without a slot: then its rows are before all of this life. So standbys do not load its rows
+//! while it is listed as asleep.
+//!
+//! **INV-STILL-OPEN**: A standby takes *S* and the open ones as one value. An entry at n <= *S* of
+//! a transaction that is open is passed over, and counts when a later *S* is told of which it is
+//! not open. Which CSN c it has is not known, and need not be: snapshots are values of *S*. Let
+//! *S'* be the last one of which it was open. It counts at *S'* + 1, or at n, if that is larger:
+//! both are at or below c. So that is above all older entries of the row, whose CSNs are below n,
+//! and below all newer ones, which are above c. No snapshot is in between.
 //!
 //! **INV-CONFLICT**: A reader stores [`TAKING`] in its slot, then reads what is stable, then stores
 //! that. Redo publishes what is stable, and then looks at the slots, before index entries or
@@ -17,13 +45,17 @@
 //! and then those that were noted since it began, until no new one is noted. So it has read the
 //! last content of each block. A note may be of another file: names are hashed.
 
+mod ends;
+
+pub use ends::{End, Ends};
+
 use super::flushed::logged_upto;
 use super::{Lsn, Storage};
 use crate::csn::{Csn, SlotId};
 use crate::faults::{self, Fault};
 use crate::open::TAKING as TAKING_CSN;
 use crate::primitive::{relax, AtomicU64, Ordering};
-use crate::shared::Engine;
+use crate::shared::{Engine, Slot};
 
 /// The word of a slot that is about to read what is stable. It is below all CSNs.
 pub const TAKING: Csn = 1;
@@ -32,6 +64,25 @@ pub const TAKING: Csn = 1;
 const JOURNALS: usize = 512;
 /// Blocks that are remembered as restored.
 const MOVED: usize = 8192;
+/// Prepared transactions that are open at what is told, at most.
+pub const OPEN_MAX: usize = 256;
+/// Those of them that were prepared before this life, at most. If there are more, all that is older
+/// than this life is told as open, and asleep.
+pub const BEFORE_MAX: usize = 128;
+/// Of an id in a list: rows of the transaction cannot be loaded yet (INV-BEFORE-LIFE).
+pub const ASLEEP: u64 = 1 << 63;
+/// It stands for all transactions with smaller ids, which are asleep.
+const BELOW: u64 = 1 << 62;
+/// Of an id that was noted: the transaction has ended. It is not asked for again, as the platform
+/// looks at the lower half of the id only, which others will have.
+const ENDED: u64 = 1 << 61;
+/// The last prepared transactions that have committed, which a primary remembers. While one commit
+/// is under way, at whose CSN nothing is stable, as many may end.
+const ENDS: usize = 1024;
+/// Those that are remembered as open no more.
+const LEFT: usize = 1024;
+/// Those that a table remembers that were passed over in images.
+const PASSED: usize = 32;
 
 /// What standbys may show, in shared memory. All-zero: nothing.
 #[repr(C)]
@@ -41,8 +92,18 @@ pub struct Standby {
     /// On a primary: the last CSN, and the last horizon, that were told.
     told: AtomicU64,
     horizon: AtomicU64,
-    /// On a primary: the largest CSN at which a prepared transaction was finished.
-    finished: AtomicU64,
+    /// On a primary: a number for the list that the companion has found last, and whether another
+    /// list was told since.
+    found: AtomicU64,
+    strange: AtomicU64,
+    /// On a primary: the last prepared transactions that have committed.
+    ends: Ends<ENDS>,
+    /// On a primary (INV-BEFORE-LIFE): transactions that were prepared before its life began, how
+    /// many + 1, and their ids, with [`ASLEEP`] if they have changed definitions. 0: not known yet.
+    recovereds: AtomicU64,
+    recovered: [AtomicU64; BEFORE_MAX],
+    /// There are more than that, with ids below this one. 0: there are not.
+    recovered_below: AtomicU64,
     /// On a standby: changes when tables that were loaded are of no use any more. Odd: in replay.
     era: AtomicU64,
     /// On a standby: what is stable, 0: not known; the life that it is of; where WAL was then; and
@@ -53,6 +114,17 @@ pub struct Standby {
     of_life: AtomicU64,
     at: AtomicU64,
     time: AtomicU64,
+    /// On a standby (INV-STILL-OPEN): odd while the next ones are written; of which CSN the open
+    /// ones are, how many, and their ids.
+    version: AtomicU64,
+    listed: AtomicU64,
+    opens: AtomicU64,
+    open: [AtomicU64; OPEN_MAX],
+    /// The ids of those that are open no more, and the CSNs at which they count; how many there
+    /// were; and the largest such CSN that is not remembered.
+    left: [[AtomicU64; 2]; LEFT],
+    lefts: AtomicU64,
+    lost: AtomicU64,
     /// The sessions that were cancelled because of horizons.
     pub conflicts: AtomicU64,
     journals: [AtomicU64; JOURNALS],
@@ -72,11 +144,107 @@ pub struct Live {
     pub low: AtomicU64,
     /// Journal pages whose last record ends at or below it are in memory.
     pub cursor: AtomicU64,
+    /// Open transactions of which an image was passed over: how many; their ids, if there is room;
+    /// and how many were open no more then.
+    passed: AtomicU64,
+    ids: [AtomicU64; PASSED],
+    passed_at: AtomicU64,
 }
 
 impl Live {
     /// The era of a table that is of no use in any.
     pub const GONE: u64 = u64::MAX;
+
+    /// Images of these transactions, which are open in `told`, were passed over. Called under
+    /// INV-ATTACH, as the next.
+    pub fn pass(&self, told: &Told, ids: &[u64]) {
+        self.ids.iter().zip(ids).for_each(|(to, id)| to.store(*id, Ordering::SeqCst));
+        self.passed_at.store(told.lefts, Ordering::SeqCst);
+        self.passed.store(ids.len() as u64, Ordering::SeqCst);
+    }
+    /// Is one of them open no more, so that the images must be read again?
+    pub fn is_passed(&self, told: &Told) -> bool {
+        match self.passed.load(Ordering::SeqCst) as usize {
+            n if n <= PASSED => self.ids[..n].iter().any(|id| !told.is_open(id.load(Ordering::SeqCst))),
+            _ => told.lefts != self.passed_at.load(Ordering::SeqCst),
+        }
+    }
+}
+
+/// A CSN that is stable, and the prepared transactions that are open at it (INV-STILL-OPEN).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// All commits up to this one.
+    pub csn: Csn,
+    /// But for these, as they are in WAL: ids, with [`ASLEEP`].
+    pub open: Vec<u64>,
+    /// How many had been open before, and were open no more. On a standby.
+    pub lefts: u64,
+}
+
+impl Told {
+    /// What is to be told by a primary.
+    pub fn new(csn: Csn, open: Vec<u64>) -> Told {
+        Told { csn, open, lefts: 0 }
+    }
+    /// Is the transaction of this id open?
+    pub fn is_open(&self, xid: u64) -> bool {
+        self.open.iter().any(|word| is_listed(*word, xid))
+    }
+    /// Is it open, and cannot be passed over by a load (INV-BEFORE-LIFE)?
+    pub fn is_asleep(&self, xid: u64) -> bool {
+        self.open.iter().any(|word| word & (ASLEEP | BELOW) != 0 && is_listed(*word, xid))
+    }
+}
+
+/// The id of a word of a list.
+fn id_of(word: u64) -> u64 {
+    word & !(ASLEEP | BELOW | ENDED)
+}
+
+/// The id of a word of a list, and what is said of it.
+pub(super) fn read_word(word: u64) -> (u64, &'static str) {
+    let what = match word {
+        _ if word & BELOW != 0 => " and all before",
+        _ if word & ASLEEP != 0 => " asleep",
+        _ => "",
+    };
+    (id_of(word), what)
+}
+
+/// A number for a list, which is not 0.
+fn number_of(open: &[u64]) -> u64 {
+    open.iter().fold(1u64, |n, word| (n ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)) | 1
+}
+
+/// The word of a transaction that was noted, and runs.
+fn running(noted: &AtomicU64, is_running: impl Fn(u64) -> bool) -> Option<u64> {
+    let word = noted.load(Ordering::SeqCst);
+    if word & ENDED != 0 {
+        return None;
+    }
+    if is_running(id_of(word)) {
+        return Some(word);
+    }
+    noted.fetch_or(ENDED, Ordering::SeqCst);
+    None
+}
+
+fn is_listed(word: u64, xid: u64) -> bool {
+    if word & BELOW != 0 {
+        xid < id_of(word)
+    } else {
+        xid == id_of(word)
+    }
+}
+
+/// Was a transaction open at `from`, which was stable then? It is open no more, and is logged under
+/// this CSN. `at`: the answer of [`Standby::counts_at`]. True if that is not remembered.
+pub fn was_open(at: Result<Csn, Csn>, csn: Csn, from: Csn) -> bool {
+    match at {
+        Ok(at) => at > from,
+        Err(lost) => lost > from && csn <= lost,
+    }
 }
 
 /// What a standby may show.
@@ -101,9 +269,53 @@ fn hash(s: Storage) -> u32 {
 }
 
 impl Standby {
-    /// A prepared transaction is about to be finished at this CSN.
-    pub(crate) fn tell_finished(&self, csn: Csn) {
-        self.finished.fetch_max(csn, Ordering::SeqCst);
+    /// A prepared transaction is about to be finished. Its slot tells of it still (INV-ENDS).
+    pub(crate) fn note_end(&self, end: End) {
+        match end.what {
+            _ if faults::on(Fault::EndsForgotten) => self.ends.forget(end.ended),
+            // What it was logged under is of another life.
+            RECOVERED => self.ends.note(End { logged: 0, ..end }),
+            _ if end.is_counted() => self.ends.note(end),
+            _ => {}
+        }
+    }
+    /// Transactions that were prepared before this life, and run: all of them. With [`ASLEEP`] if
+    /// they have changed definitions. Called by one process. True: it is to be called again when
+    /// some have ended.
+    pub fn set_recovered(&self, ids: &[u64]) -> bool {
+        let known = self.recovered_below.load(Ordering::SeqCst);
+        if known == 0 && self.notes().is_some() {
+            return false; // Others read the list.
+        }
+        let below = ids.iter().map(|id| id_of(*id) + 1).max().filter(|_| ids.len() > BEFORE_MAX);
+        if let Some(below) = below {
+            // It has no ids of this life: it never grows.
+            self.recovered_below.store(if known == 0 { below } else { below.min(known) }, Ordering::SeqCst);
+            return true;
+        }
+        self.recovered.iter().zip(ids).for_each(|(to, id)| to.store(*id, Ordering::SeqCst));
+        self.recovereds.store(ids.len() as u64 + 1, Ordering::SeqCst);
+        self.recovered_below.store(0, Ordering::SeqCst);
+        false
+    }
+    /// Those of them that the function calls running. Of the others it is not asked again. `None`:
+    /// they are not known yet.
+    pub fn recovered(&self, is_running: impl Fn(u64) -> bool) -> Option<Vec<u64>> {
+        match self.recovered_below.load(Ordering::SeqCst) {
+            0 => {
+                let noted = self.recovered[..self.notes()?].iter();
+                Some(noted.filter_map(|word| running(word, &is_running)).collect())
+            }
+            below => Some(vec![BELOW | below]),
+        }
+    }
+    /// How many were noted. `None`: not yet, or they are too many.
+    fn notes(&self) -> Option<usize> {
+        Some(self.recovereds.load(Ordering::SeqCst).checked_sub(1)? as usize)
+    }
+    /// All that were noted, also if they have ended.
+    fn noted(&self) -> impl Iterator<Item = u64> + '_ {
+        self.recovered[..self.notes().unwrap_or(0)].iter().map(|id| id.load(Ordering::SeqCst))
     }
     /// The name of this life, which is `now` if it has none.
     pub fn life(&self, now: Lsn) -> Lsn {
@@ -115,9 +327,19 @@ impl Standby {
         (self.told.load(Ordering::SeqCst), self.horizon.load(Ordering::SeqCst))
     }
     /// They were told: the record is inserted.
-    pub fn tell(&self, csn: Csn, horizon: Csn) {
-        self.told.fetch_max(csn, Ordering::SeqCst);
+    pub fn tell(&self, told: &Told, horizon: Csn) {
+        self.told.fetch_max(told.csn, Ordering::SeqCst);
         self.horizon.fetch_max(horizon, Ordering::SeqCst);
+        if told.csn > 0 && number_of(&told.open) != self.found.load(Ordering::SeqCst) {
+            self.strange.store(1, Ordering::SeqCst);
+        }
+    }
+    /// The companion finds these open. True: it has found others before, or another process has
+    /// told others. So a standby may have them for the CSN of now.
+    pub fn find(&self, open: &[u64]) -> bool {
+        let is_other = self.found.swap(number_of(open), Ordering::SeqCst) != number_of(open);
+        let is_strange = self.strange.swap(0, Ordering::SeqCst) != 0;
+        is_other || is_strange
     }
 
     /// The number that a table must have which was loaded in this era.
@@ -129,6 +351,10 @@ impl Standby {
     pub fn turn(&self, in_replay: bool) {
         self.forget();
         self.required.store(0, Ordering::SeqCst);
+        self.opens.store(0, Ordering::SeqCst);
+        self.listed.store(0, Ordering::SeqCst);
+        self.left.iter().for_each(|[id, _]| id.store(0, Ordering::SeqCst));
+        self.lost.store(0, Ordering::SeqCst);
         let era = self.era.load(Ordering::SeqCst);
         let next = era + if (era % 2 == 1) == in_replay { 2 } else { 1 };
         self.era.store(next, Ordering::SeqCst);
@@ -141,14 +367,95 @@ impl Standby {
     pub fn is_life(&self, life: Lsn) -> bool {
         self.of_life.load(Ordering::SeqCst) == life
     }
-    /// What is told was replayed.
-    pub fn show(&self, shown: Shown) {
+    /// What is told is of this life from now on.
+    pub fn begin(&self, life: Lsn) {
+        self.of_life.store(life, Ordering::SeqCst);
+    }
+    /// What is told was replayed, with the transactions that are open at it.
+    pub fn show(&self, shown: Shown, open: impl ExactSizeIterator<Item = u64> + Clone) {
+        let listed = self.listed.load(Ordering::SeqCst);
+        if shown.csn < listed {
+            return; // Another process of the primary was faster.
+        }
+        if shown.csn > listed {
+            self.change(listed, shown.csn, open);
+        }
         self.of_life.store(shown.life, Ordering::SeqCst);
         self.at.store(shown.at, Ordering::SeqCst);
         self.time.store(shown.time, Ordering::SeqCst);
         if shown.csn >= self.required.load(Ordering::SeqCst) {
             self.stable.fetch_max(shown.csn, Ordering::SeqCst);
         }
+    }
+    /// Other transactions are open at `csn` than at the last one. All of it changes while the
+    /// version is odd.
+    fn change(&self, last: Csn, csn: Csn, open: impl ExactSizeIterator<Item = u64> + Clone) {
+        self.version.fetch_add(1, Ordering::SeqCst);
+        if last == 0 {
+            // Nothing is known of those of before.
+            self.lost.store(csn, Ordering::SeqCst);
+        }
+        for word in &self.open[..self.opens.load(Ordering::SeqCst) as usize] {
+            let word = word.load(Ordering::SeqCst);
+            let stays = |other: u64| id_of(other) == id_of(word) && other & BELOW == word & BELOW;
+            match open.clone().any(stays) {
+                true => {}
+                // Which ones of them have ended is not known.
+                false if word & BELOW != 0 => {
+                    self.lost.fetch_max(last + 1, Ordering::SeqCst);
+                    self.lefts.fetch_add(1, Ordering::SeqCst);
+                }
+                false => self.leave(id_of(word), last + 1),
+            }
+        }
+        self.listed.store(csn, Ordering::SeqCst);
+        self.opens.store(open.len().min(OPEN_MAX) as u64, Ordering::SeqCst);
+        self.open.iter().zip(open).for_each(|(to, word)| to.store(word, Ordering::SeqCst));
+        self.version.fetch_add(1, Ordering::SeqCst);
+    }
+    /// A transaction is open no more, and counts at `csn` if it has committed.
+    fn leave(&self, xid: u64, csn: Csn) {
+        let n = self.lefts.load(Ordering::SeqCst);
+        let [id, at] = &self.left[n as usize % LEFT];
+        if id.load(Ordering::SeqCst) != 0 {
+            self.lost.fetch_max(at.load(Ordering::SeqCst), Ordering::SeqCst);
+        }
+        id.store(0, Ordering::SeqCst);
+        at.store(csn, Ordering::SeqCst);
+        id.store(xid, Ordering::SeqCst);
+        self.lefts.store(n + 1, Ordering::SeqCst);
+    }
+    /// What is stable now, with the open ones. `None`: it is not known.
+    pub fn shown_with(&self) -> Option<Told> {
+        for n in 0.. {
+            let version = self.version.load(Ordering::SeqCst);
+            let csn = self.listed.load(Ordering::SeqCst);
+            let opens = self.opens.load(Ordering::SeqCst) as usize;
+            let open = self.open[..opens].iter().map(|xid| xid.load(Ordering::SeqCst)).collect();
+            let lefts = self.lefts.load(Ordering::SeqCst);
+            let shown = self.shown();
+            if version % 2 == 0 && self.version.load(Ordering::SeqCst) == version {
+                match shown {
+                    None => return None,
+                    Some(shown) if shown == csn => return Some(Told { csn, open, lefts }),
+                    Some(_) => {} // The new one is about to be shown.
+                }
+            }
+            relax(n);
+        }
+        None
+    }
+    /// The CSN at which a transaction counts that was open. `Err`: it was not since that CSN.
+    pub fn counts_at(&self, xid: u64) -> Result<Csn, Csn> {
+        for [id, at] in &self.left {
+            if id.load(Ordering::SeqCst) == xid {
+                let csn = at.load(Ordering::SeqCst);
+                if id.load(Ordering::SeqCst) == xid {
+                    return Ok(csn);
+                }
+            }
+        }
+        Err(self.lost.load(Ordering::SeqCst))
     }
     /// Index entries go that snapshots below this CSN need. What is stable is not known, if it is
     /// below. Called by redo, before it looks at the snapshots (INV-CONFLICT).
@@ -214,36 +521,118 @@ impl Moved {
     }
 }
 
+/// Of the prepared transaction of a slot: it has changed definitions.
+pub(crate) const REDEFINES: u32 = 1;
+/// It was prepared before this life.
+pub(crate) const RECOVERED: u32 = 2;
+
+/// The prepared transaction of a slot, and whether it is of no process. Waits for one that is about
+/// to take its CSN.
+fn prepared(slot: &Slot) -> Option<(End, bool)> {
+    for n in 0.. {
+        let csn = slot.logged_at.load(Ordering::SeqCst);
+        let xid = slot.xid.load(Ordering::SeqCst);
+        let what = slot.logged_as.load(Ordering::SeqCst);
+        let parked = !slot.kept.load(Ordering::SeqCst).is_null();
+        let is_same = || slot.xid.load(Ordering::SeqCst) == xid && slot.logged_at.load(Ordering::SeqCst) == csn;
+        match csn {
+            0 => return None,
+            TAKING_CSN => relax(n),
+            _ if is_same() => return Some((End { xid, logged: csn, ended: Csn::MAX, what }, parked)),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The largest CSN, at or below this one, at which none is open that has changed definitions, and
+/// not more than `room` others; and the ids of those. Of any CSN from one of these that are too
+/// many on the same is true: so it is below that.
+fn told_below(mut csn: Csn, all: &[End], room: usize) -> (Csn, Vec<u64>) {
+    loop {
+        let open = || all.iter().filter(|one| one.is_open_at(csn));
+        let defines = open().filter(|one| one.what == REDEFINES).map(|one| one.logged).min();
+        let others = open().filter(|one| one.is_counted() && one.what != REDEFINES);
+        let mut named: Vec<(Csn, u64)> = others.map(|one| (one.logged, one.xid)).collect();
+        named.sort_unstable();
+        named.dedup(); // A slot may tell of an end still.
+        let too_many = named.get(room).map(|(logged, _)| *logged);
+        match defines.into_iter().chain(too_many).min() {
+            Some(first) => csn = first - 1,
+            None => return (csn, named.into_iter().map(|(_, xid)| xid).collect()),
+        }
+    }
+}
+
 impl Engine {
-    /// What may be told (INV-STABLE). `None`: nothing new for now.
-    pub fn stable_upto(&self) -> Option<Csn> {
+    /// What may be told (INV-STABLE). `before`: the transactions that were prepared before this
+    /// life, and run. The caller asks again after this, and tells nothing if that has changed.
+    /// `None`: nothing for now.
+    pub fn stable_upto(&self, before: &[u64]) -> Option<Told> {
         let standby = &self.shared.standby;
-        let mut upto = logged_upto(self);
-        for slot in self.slots {
-            let mut n = 0;
-            let logged = loop {
-                match slot.logged_at.load(Ordering::SeqCst) {
-                    TAKING_CSN => relax(n),
-                    logged => break logged,
-                }
-                n += 1;
-            };
-            if logged != 0 && !faults::on(Fault::StableAtPrepared) {
-                upto = upto.min(logged - 1);
+        let logged = logged_upto(self);
+        if faults::on(Fault::StableTooLarge) {
+            return Some(Told::new(self.now() + 1, Vec::new()));
+        }
+        let (mut all, mut older) = (Vec::new(), Vec::new());
+        let found = self.slots.iter().filter_map(prepared);
+        for (one, parked) in found.filter(|_| !faults::on(Fault::StableAtPrepared)) {
+            match one.what {
+                RECOVERED => older.push((one.xid, parked)),
+                _ => all.push(one),
             }
         }
-        if faults::on(Fault::StableTooLarge) {
-            return Some(self.now() + 1);
-        }
-        (upto >= standby.finished.load(Ordering::SeqCst)).then_some(upto)
+        // After the slots (INV-ENDS).
+        let forgotten = standby.ends.look(&mut all);
+        let (csn, open) = told_below(logged, &all, self.room());
+        // They were parked until they got their CSNs.
+        let ended = all.iter().filter(|one| one.what == RECOVERED && one.is_open_at(csn));
+        older.extend(ended.map(|one| (one.xid, true)));
+        let open: Vec<u64> = self.before(before, &older).into_iter().chain(open).collect();
+        let fits = open.len() <= OPEN_MAX;
+        (fits && csn >= forgotten).then(|| Told::new(csn, open))
     }
 
-    /// Does a prepared transaction hold back what may be told below this CSN?
+    /// The words of those that were prepared before this life: they run, or have slots, of which it
+    /// is said whether they are parked (INV-BEFORE-LIFE).
+    fn before(&self, running: &[u64], slots: &[(u64, bool)]) -> Vec<u64> {
+        let word = |xid: u64, sleeps: u64| {
+            let parked = slots.iter().any(|(of, parked)| *of == xid && *parked);
+            xid | if parked { sleeps } else { ASLEEP }
+        };
+        let is_below = |word: u64| word & BELOW != 0;
+        let mut words: Vec<u64> =
+            running.iter().map(|w| if is_below(*w) { *w } else { word(id_of(*w), *w & ASLEEP) }).collect();
+        let noted: Vec<u64> = self.shared.standby.noted().collect();
+        for (xid, _) in slots {
+            if !words.iter().any(|word| is_listed(*word, *xid)) {
+                let sleeps = noted.iter().find(|w| id_of(**w) == *xid).map_or(ASLEEP, |w| *w & ASLEEP);
+                words.push(word(*xid, sleeps));
+            }
+        }
+        words
+    }
+
+    /// Transactions of this life that can be told as open. One word may stand for those of before:
+    /// some of them may have left it as it shrinks, and are named.
+    fn room(&self) -> usize {
+        let standby = &self.shared.standby;
+        let noted = match standby.recovered_below.load(Ordering::SeqCst) {
+            0 => standby.recovereds.load(Ordering::SeqCst) as usize,
+            _ => BEFORE_MAX,
+        };
+        OPEN_MAX - noted.clamp(1, BEFORE_MAX)
+    }
+
+    /// Do prepared transactions hold back what may be told below this CSN?
     pub fn is_held_back(&self, csn: Csn) -> bool {
-        self.slots.iter().any(|slot| {
-            let logged = slot.logged_at.load(Ordering::SeqCst);
-            logged != 0 && logged < csn
-        })
+        if !self.has_prepared() {
+            return false;
+        }
+        let all = self.slots.iter().filter_map(prepared);
+        let below = all.map(|(p, _)| p).filter(|p| p.logged < csn && p.is_counted());
+        let below: Vec<bool> = below.map(|p| p.what == REDEFINES).collect();
+        below.contains(&true) || below.len() > self.room()
     }
 
     /// Takes what is stable, as a snapshot of a slot. `is_first`: no older one is in use. `None`:
@@ -271,37 +660,295 @@ mod tests {
     use super::*;
     use crate::csn::{SlotWord, State};
     use crate::threads::Block;
+    use crate::txn::Txn;
+
+    fn told(csn: Csn, open: &[u64]) -> Option<Told> {
+        Some(Told::new(csn, open.to_vec()))
+    }
 
     #[test]
     fn what_is_told_is_decided() {
         let block = Block::new(8 << 20, 3).expect("a block");
         let e = block.engine;
         let now = (e.tick(), e.tick(), e.tick()).2;
-        assert_eq!(e.stable_upto(), Some(now));
+        assert_eq!(e.stable_upto(&[]), told(now, &[]));
         let open = e.tick();
         e.slots[1].word.store(SlotWord::new(0, open, State::Committing).0, Ordering::SeqCst);
         e.tick();
-        assert_eq!(e.stable_upto(), Some(open - 1));
+        assert_eq!(e.stable_upto(&[]), told(open - 1, &[]));
         e.slots[1].word.store(SlotWord::new(0, open, State::Committed).0, Ordering::SeqCst);
-        assert_eq!(e.stable_upto(), Some(e.now()));
+        assert_eq!(e.stable_upto(&[]), told(e.now(), &[]));
     }
 
     #[test]
-    fn nothing_is_told_between_a_prepare_and_its_end() {
+    fn what_is_prepared_is_told_as_open_until_its_commit_is_told() {
         let block = Block::new(8 << 20, 3).expect("a block");
         let e = block.engine;
         let prepared = e.tick();
+        e.slots[1].xid.store(7, Ordering::SeqCst);
         e.slots[1].logged_at.store(prepared, Ordering::SeqCst);
         let other = e.tick();
-        assert_eq!(e.stable_upto(), Some(prepared - 1));
+        assert_eq!(e.stable_upto(&[]), told(other, &[7]));
         // Another commit is under way below the CSN of the end.
         e.slots[2].word.store(SlotWord::new(0, other, State::Committing).0, Ordering::SeqCst);
         let end = e.tick();
-        e.shared.standby.tell_finished(end);
+        e.slots[1].word.store(SlotWord::new(0, end, State::Committing).0, Ordering::SeqCst);
+        assert_eq!(e.stable_upto(&[]), told(other - 1, &[7]));
+        e.shared.standby.note_end(End { xid: 7, logged: prepared, ended: end, what: 0 });
+        assert_eq!(e.stable_upto(&[]), told(other - 1, &[7]), "it is named once");
         e.slots[1].logged_at.store(0, Ordering::SeqCst);
-        assert_eq!(e.stable_upto(), None, "it would be at {}, between {prepared} and {end}", other - 1);
+        assert_eq!(e.stable_upto(&[]), told(other - 1, &[7]), "it would be seen at {}, below {end}", other - 1);
+        e.slots[1].word.store(SlotWord::new(0, end, State::Committed).0, Ordering::SeqCst);
+        assert_eq!(e.stable_upto(&[]), told(other - 1, &[7]));
+        faults::set(Some(Fault::EndsForgotten));
+        e.shared.standby.note_end(End { xid: 8, logged: prepared, ended: end, what: 0 });
+        faults::set(None);
+        assert_eq!(e.stable_upto(&[]), None, "who was open at {} is not known", other - 1);
         e.slots[2].word.store(SlotWord::new(0, other, State::Committed).0, Ordering::SeqCst);
-        assert_eq!(e.stable_upto(), Some(end));
+        assert_eq!(e.stable_upto(&[]), told(end, &[]));
+    }
+
+    #[test]
+    fn changes_of_definitions_and_too_many_hold_it_back() {
+        let block = Block::new(8 << 20, OPEN_MAX + 3).expect("a block");
+        let e = block.engine;
+        e.shared.guards.0.enter();
+        let first = e.tick();
+        e.slots[0].logged_as.store(REDEFINES, Ordering::SeqCst);
+        e.slots[0].logged_at.store(first, Ordering::SeqCst);
+        e.tick();
+        assert_eq!(e.stable_upto(&[]), told(first - 1, &[]));
+        assert!(e.is_held_back(first + 1) && !e.is_held_back(first));
+        e.slots[0].logged_at.store(0, Ordering::SeqCst);
+        let room = e.room();
+        let all: Vec<_> = (1..=OPEN_MAX as u64 + 2).collect();
+        let csns: Vec<_> = all.iter().map(|_| e.tick()).collect();
+        for (i, csn) in csns.iter().enumerate() {
+            e.slots[i].logged_as.store(0, Ordering::SeqCst);
+            e.slots[i].xid.store(all[i], Ordering::SeqCst);
+            e.slots[i].logged_at.store(*csn, Ordering::SeqCst);
+        }
+        assert_eq!(e.stable_upto(&[]), told(csns[room] - 1, &all[..room]));
+        assert!(e.is_held_back(Csn::MAX) && !e.is_held_back(csns[room]));
+        // They have logged nothing.
+        e.slots[..all.len() - room].iter().for_each(|slot| slot.xid.store(0, Ordering::SeqCst));
+        assert!(!e.is_held_back(Csn::MAX), "all of the others are told");
+        assert_eq!(e.stable_upto(&[]), told(e.now(), &all[all.len() - room..]));
+    }
+
+    #[test]
+    fn ends_above_what_is_stable_count_as_if_they_were_to_come() {
+        let block = Block::new(8 << 20, 3).expect("a block");
+        let (e, standby) = (block.engine, &block.engine.shared.standby);
+        (0..100).for_each(|_| {
+            e.tick();
+        });
+        let under_way = |csn| e.slots[2].word.store(SlotWord::new(0, csn, State::Committing).0, Ordering::SeqCst);
+        let ends = |xid, logged, ended, what| standby.note_end(End { xid, logged, ended, what });
+        ends(1, 10, 20, 0);
+        ends(0, 10, 20, 0); // It has logged nothing.
+        ends(2, 30, 60, REDEFINES);
+        ends(3, 40, 50, 0);
+        ends(4, 1000, 80, RECOVERED);
+        let stable = |csn: Csn| {
+            under_way(csn + 1);
+            e.stable_upto(&[])
+        };
+        assert_eq!([stable(80), stable(90)], [told(80, &[]), told(90, &[])]);
+        assert_eq!(stable(79), told(79, &[4 | ASLEEP]), "of which it is not noted that it defines nothing");
+        assert_eq!(stable(60), told(60, &[4 | ASLEEP]));
+        assert_eq!(stable(59), told(29, &[4 | ASLEEP]), "the files of 2 are in use");
+        assert_eq!(stable(19), told(19, &[4 | ASLEEP, 1]));
+        assert_eq!(stable(9), told(9, &[4 | ASLEEP]));
+        ends(5, 15, 29, REDEFINES);
+        assert_eq!(stable(59), told(29, &[4 | ASLEEP]));
+        ends(6, 25, 30, REDEFINES);
+        assert_eq!(stable(59), told(14, &[4 | ASLEEP, 1]), "one after the other");
+        assert!(!standby.set_recovered(&[4]));
+        assert_eq!(stable(79), told(79, &[4]), "its rows have its CSN in each table");
+        for n in 0..ENDS as u64 {
+            ends(100 + n, 90, 95 + n % 3, 0);
+        }
+        assert_eq!(stable(79), None, "who was open then is not known");
+        assert_eq!([stable(80), stable(94)], [told(80, &[]), told(89, &[])], "there is no room for all");
+        assert_eq!(stable(97), told(97, &[]));
+    }
+
+    #[test]
+    fn what_was_open_counts_after_the_last_time_that_it_was() {
+        let block = Block::new(8 << 20, 3).expect("a block");
+        let standby = &block.engine.shared.standby;
+        let show = |csn, open: &[u64]| {
+            standby.show(Shown { csn, life: 7, at: 100, time: 0 }, open.iter().copied());
+        };
+        assert_eq!(standby.shown_with(), None);
+        show(50, &[3, 4]);
+        let shown = || standby.shown_with().map(|t| (t.csn, t.open));
+        assert_eq!(shown(), Some((50, vec![3, 4])));
+        show(60, &[3]);
+        show(55, &[3, 4]);
+        assert_eq!(shown(), Some((60, vec![3])), "an older one comes late");
+        assert_eq!(standby.counts_at(4), Ok(51));
+        assert_eq!(standby.counts_at(3), Err(50));
+        assert_eq!(standby.counts_at(9), Err(50), "what was before is not known");
+        let live = Live::default();
+        let now = || standby.shown_with().expect("it is known");
+        live.pass(&now(), &[3]);
+        let is_passed = |live: &Live| live.is_passed(&now());
+        assert!(!is_passed(&live));
+        let many = Live::default();
+        many.pass(&now(), &[3; PASSED + 1]);
+        assert!(!is_passed(&many));
+        show(70, &[]);
+        assert_eq!(standby.counts_at(3), Ok(61));
+        assert!(is_passed(&live) && is_passed(&many));
+        let at = [49, 50, 55, 60, 61, 70].map(|from| was_open(standby.counts_at(3), 45, from));
+        assert_eq!(at, [true, true, true, true, false, false], "60 is the last CSN at which it was open");
+        assert!(!was_open(Err(50), 45, 50) && !was_open(Err(50), 55, 49), "it was never");
+        assert!(was_open(standby.counts_at(9), 45, 49), "what was before 50 is not known");
+        for n in 0..=LEFT as u64 {
+            show(100 + 2 * n, &[1000 + n]);
+        }
+        assert_eq!(standby.counts_at(3), Err(61), "there is no room to remember it");
+        assert!(was_open(standby.counts_at(3), 45, 60) && !was_open(standby.counts_at(3), 45, 61));
+        standby.turn(true);
+        assert_eq!((standby.shown_with(), standby.counts_at(1000)), (None, Err(0)));
+    }
+
+    #[test]
+    fn what_was_prepared_before_this_life_is_told_while_it_runs_or_has_a_slot() {
+        let block = Block::new(8 << 20, 3).expect("a block");
+        let (e, standby) = (block.engine, &block.engine.shared.standby);
+        let now = e.tick();
+        assert_eq!(standby.recovered(|_| true), None);
+        assert!(!standby.set_recovered(&[7, 8 | ASLEEP]));
+        assert_eq!(standby.recovered(|_| true), Some(vec![7, 8 | ASLEEP]));
+        assert_eq!(standby.recovered(|xid| xid == 8), Some(vec![8 | ASLEEP]));
+        let others = |xid| (xid == 8).then_some(true).expect("7 has ended: others may have its lower half");
+        assert_eq!(standby.recovered(others), Some(vec![8 | ASLEEP]));
+        let without = e.stable_upto(&[7, 8 | ASLEEP]);
+        assert_eq!(without, told(now, &[7 | ASLEEP, 8 | ASLEEP]), "they may end without a slot");
+        let without = without.expect("it is told");
+        assert!(without.is_open(7) && without.is_asleep(7) && !without.is_open(9));
+        let slots: Vec<_> = [7, 8].into_iter().zip(&e.slots[1..]).collect();
+        for (xid, slot) in &slots {
+            slot.xid.store(*xid, Ordering::SeqCst);
+            slot.logged_as.store(RECOVERED, Ordering::SeqCst);
+            // Of another life: above the clock.
+            slot.logged_at.store(1000, Ordering::SeqCst);
+        }
+        assert_eq!(e.stable_upto(&[7, 8 | ASLEEP]), without.clone().into(), "the slot may go again");
+        slots.iter().for_each(|(_, slot)| slot.kept.store(std::ptr::dangling_mut(), Ordering::SeqCst));
+        assert_eq!(e.stable_upto(&[7, 8 | ASLEEP]), told(now, &[7, 8 | ASLEEP]));
+        assert_eq!(e.stable_upto(&[8 | ASLEEP]), told(now, &[8 | ASLEEP, 7]), "it has ended, and is not finished");
+        e.shared.guards.0.enter();
+        assert!(!e.is_held_back(Csn::MAX));
+        for (_, slot) in &slots {
+            slot.logged_at.store(0, Ordering::SeqCst);
+            slot.kept.store(std::ptr::null_mut(), Ordering::SeqCst);
+        }
+        assert_eq!(e.stable_upto(&[]), told(now, &[]));
+    }
+
+    #[test]
+    fn too_many_of_before_this_life_are_told_as_all_that_is_older() {
+        let block = Block::new(8 << 20, OPEN_MAX + BEFORE_MAX).expect("a block");
+        let (e, standby) = (block.engine, &block.engine.shared.standby);
+        let now = e.tick();
+        let ids: Vec<u64> = (1..=BEFORE_MAX as u64 + 1).collect();
+        let below = ids.len() as u64 + 1;
+        assert!(standby.set_recovered(&ids));
+        let before = standby.recovered(|_| panic!("none is asked for")).expect("they are known");
+        let all = e.stable_upto(&before).expect("it is told");
+        assert_eq!((all.csn, all.open.len()), (now, 1));
+        assert!(all.is_asleep(1) && all.is_open(below - 1) && !all.is_open(below));
+        let show = |csn, open: &[u64]| {
+            standby.show(Shown { csn, life: 7, at: 100, time: 0 }, open.iter().copied());
+        };
+        show(50, &all.open);
+        let then = standby.shown_with().expect("it is known");
+        assert!(then.is_asleep(3) && !then.is_open(below));
+        let more: Vec<u64> = ids.iter().copied().chain([below + 5]).collect();
+        assert!(standby.set_recovered(&more));
+        assert_eq!(standby.recovered(|_| true), Some(before), "ids of this life are not below");
+        // Some leave the word, and are not finished yet. They are told beside others.
+        let few = BEFORE_MAX / 2;
+        assert!(standby.set_recovered(&[&ids[..few], &[1; BEFORE_MAX]].concat()));
+        for (i, slot) in e.slots.iter().enumerate() {
+            let xid = if i < few { few + i + 1 } else { 1000 + i };
+            slot.xid.store(xid as u64, Ordering::SeqCst);
+            slot.logged_as.store(if i < few { RECOVERED } else { 0 }, Ordering::SeqCst);
+            slot.logged_at.store(e.tick(), Ordering::SeqCst);
+        }
+        let some = e.stable_upto(&standby.recovered(|_| true).expect("they are known"));
+        assert_eq!(some.map(|told| told.open.len()), Some(1 + few + e.room()));
+        e.slots.iter().for_each(|slot| slot.logged_at.store(0, Ordering::SeqCst));
+        assert!(!standby.set_recovered(&ids[..2]));
+        assert_eq!(standby.recovered(|_| true), Some(vec![1, 2]));
+        assert!(!standby.set_recovered(&ids[..3]));
+        assert_eq!(standby.recovered(|_| true), Some(vec![1, 2]), "others read the list");
+        show(60, &[1, 2]);
+        assert!(standby.shown_with().expect("it is known").lefts > then.lefts);
+        assert_eq!(standby.counts_at(3), Err(51), "it was open at 50, and is not named");
+        assert!(was_open(standby.counts_at(3), 45, 50));
+    }
+
+    #[test]
+    fn the_companion_finds_what_others_have_told() {
+        let block = Block::new(8 << 20, 3).expect("a block");
+        let standby = &block.engine.shared.standby;
+        assert!(standby.find(&[]), "it has found nothing yet");
+        assert!(!standby.find(&[]));
+        assert!(standby.find(&[7]) && !standby.find(&[7]));
+        standby.tell(&Told::new(50, vec![7]), 0);
+        assert!(!standby.find(&[7]));
+        // It was asleep for a moment.
+        standby.tell(&Told::new(51, vec![7 | ASLEEP]), 0);
+        assert!(standby.find(&[7]), "a standby has it asleep at 51");
+        assert!(!standby.find(&[7]));
+        standby.tell(&Told::new(0, Vec::new()), 60);
+        assert!(!standby.find(&[7]), "a horizon has no list");
+        assert_eq!(standby.told(), (51, 60));
+    }
+
+    #[test]
+    fn one_that_has_ended_before_it_has_a_slot_is_not_told() {
+        let block = Block::new(8 << 20, 3).expect("a block");
+        let e = block.engine;
+        let (now, open) = (e.tick(), |running: &[u64]| e.stable_upto(running).expect("it is told").open);
+        assert!(Txn::begin_recovered(e, 1, 77, (9, now), || false).is_none());
+        assert!(open(&[]).is_empty());
+        let raises = || Txn::begin_recovered(e, 1, 77, (9, now), || panic!("an error of the platform")).is_some();
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(raises)).is_err());
+        assert!(open(&[]).is_empty(), "and no look waits for it");
+        faults::set(Some(Fault::EndedListed));
+        let mut t = Txn::begin_recovered(e, 1, 77, (9, now), || false).expect("it begins");
+        faults::set(None);
+        assert_eq!(open(&[]), [9 | ASLEEP], "it was not open before");
+        t.abort();
+        let mut t = Txn::begin_recovered(e, 1, 77, (9, now), || true).expect("it begins");
+        assert_eq!(open(&[9]), [9 | ASLEEP]);
+        assert_eq!(open(&[]), [9 | ASLEEP], "its end is found in the slot");
+        t.abort();
+        assert!(open(&[]).is_empty());
+        let mut t = Txn::begin_ended(e, 1, 77, 9);
+        assert!(open(&[]).is_empty(), "one that has ended has its CSN");
+        t.abort();
+    }
+
+    #[test]
+    fn one_that_leaves_meanwhile_is_not_missed_by_a_table_that_passes_over_many() {
+        let block = Block::new(8 << 20, 3).expect("a block");
+        let standby = &block.engine.shared.standby;
+        let show = |csn, open: &[u64]| {
+            standby.show(Shown { csn, life: 7, at: 100, time: 0 }, open.iter().copied());
+        };
+        show(50, &[3, 4]);
+        let told = standby.shown_with().expect("it is known");
+        show(60, &[3]);
+        let live = Live::default();
+        live.pass(&told, &[3; PASSED + 1]);
+        assert!(live.is_passed(&standby.shown_with().expect("it is known")), "4 is open no more");
     }
 
     #[test]
@@ -310,7 +957,7 @@ mod tests {
         let (e, standby) = (block.engine, &block.engine.shared.standby);
         assert_eq!(e.take_stable(0, true), None);
         assert_eq!(e.showing_below(Csn::MAX).count(), 0);
-        let show = |csn| standby.show(Shown { csn, life: 7, at: 100, time: 0 });
+        let show = |csn| standby.show(Shown { csn, life: 7, at: 100, time: 0 }, std::iter::empty());
         show(50);
         assert_eq!(e.take_stable(0, true), Some(50));
         show(60);

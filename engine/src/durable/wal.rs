@@ -14,6 +14,7 @@ pub use describe::{describe, identify};
 
 use super::bytes::Bytes;
 use super::entry::{kind_byte, of_kind_byte, Entry, Fragment, Kind};
+use super::standby::OPEN_MAX;
 use super::{require, Lsn, Malformed, Storage};
 use crate::csn::{Csn, CSN_MAX};
 use crate::table::MAX_RECORDS;
@@ -187,21 +188,33 @@ pub enum Record<'a> {
     /// [`Op::Change`].
     Change(Change<'a>),
     /// [`Op::Stable`].
-    Stable(Stable),
+    Stable(Stable<'a>),
 }
 
 /// What standbys may show (INV-STABLE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stable {
+pub struct Stable<'a> {
     /// Where WAL was when the writer's shared memory began to log commits: the name of its *life*.
     /// CSNs are compared within one life only.
     pub life: Lsn,
-    /// All commits of this life up to here are in WAL before this record, and decided there.
+    /// All commits of this life up to here are in WAL before this record, and decided there. 0: the
+    /// record tells a horizon only.
     pub csn: Csn,
     /// Records of index entries that go follow: they are of rows that were deleted below this CSN.
     /// 0: none do. Above `csn`, where prepared transactions hold that back: nothing is shown then
     /// before it is stable.
     pub horizon: Csn,
+    /// The ids of the transactions that are prepared at `csn`, of eight bytes each: their rows are
+    /// logged under CSNs up to there, and they commit later, or not at all.
+    pub open: &'a [u8],
+}
+
+impl<'a> Stable<'a> {
+    /// The ids of the transactions that are prepared.
+    pub fn open(&self) -> impl ExactSizeIterator<Item = u64> + Clone + use<'a> {
+        let bytes = |chunk: &[u8]| <[u8; 8]>::try_from(chunk).unwrap_or_default();
+        self.open.chunks_exact(8).map(move |chunk| u64::from_le_bytes(bytes(chunk)))
+    }
 }
 
 /// The end of a round.
@@ -243,10 +256,11 @@ impl<'a> Record<'a> {
             Op::Change => Record::Change(Change::parse(bytes)?),
             Op::Stable => {
                 let (life, csn, horizon) = (bytes.u64()?, bytes.u64()?, bytes.u64()?);
-                require(csn >= 1 && csn <= CSN_MAX, "an impossible stable CSN")?;
+                require(csn <= CSN_MAX && (csn, horizon) != (0, 0), "an impossible stable CSN")?;
                 require(horizon <= CSN_MAX, "an impossible horizon")?;
-                bytes.end()?;
-                Record::Stable(Stable { life, csn, horizon })
+                let open = bytes.0;
+                require(open.len() % 8 == 0 && open.len() / 8 <= OPEN_MAX, "impossible prepared transactions")?;
+                Record::Stable(Stable { life, csn, horizon, open })
             }
         })
     }

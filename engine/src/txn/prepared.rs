@@ -12,6 +12,7 @@
 use super::kept::KeptChange;
 use super::{Level, Stage, Txn, WriteKind};
 use crate::csn::Csn;
+use crate::durable::standby::{End, REDEFINES};
 use crate::error::{AbortReason, Error};
 use crate::faults::{self, Fault};
 use crate::lock::{LockWord, Mode};
@@ -100,6 +101,17 @@ impl Guards {
     }
 }
 
+/// What a prepared transaction protects in a table, beside the rows that it has written there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Protects {
+    /// It has locked rows whose key it has not changed as if it had.
+    pub stronger: bool,
+    /// It has locked the keys of other rows ([`Mode::KeyShare`]).
+    pub keys: bool,
+    /// It has locked other rows in another mode, or partitions, or has read.
+    pub any_rows: bool,
+}
+
 impl Txn {
     /// Prepares the transaction. After that it reads and writes nothing; [`Txn::decide_prepared`]
     /// or [`Txn::abort`] follows. On an error, call [`Txn::abort`].
@@ -136,6 +148,12 @@ impl Txn {
         if !self.writes.is_empty() {
             self.lock_all(p)?;
         }
+        // Its block has all locks in one list. Without memory for that it fails, and not the
+        // process.
+        self.locks.reserve(self.writes.iter().filter(|w| w.locks).count())?;
+        for (r, kind) in self.writes.take_locks() {
+            self.locks.put_back(r, kind);
+        }
         Ok(())
     }
 
@@ -161,10 +179,11 @@ impl Txn {
         Ok(now)
     }
 
-    /// After [`Txn::prepare_ahead_locks`]: must something that it has read stay as it is until it
-    /// is finished?
-    pub fn guards_reads(&self) -> bool {
-        !self.guards.read.is_empty()
+    /// After [`Txn::prepare_ahead_locks`]: must something that it has read in this table stay as it
+    /// is until it is finished?
+    pub fn guards_reads(&self, table: &Table) -> bool {
+        let is_guarded = |p: &Partition| self.guards.read.iter().any(|q| std::ptr::eq(*q, p));
+        table.map().partitions().iter().any(is_guarded)
     }
 
     /// Links, and takes the number at which the reads are validated and the writes are logged. The
@@ -172,6 +191,8 @@ impl Txn {
     /// older value of the clock (INV-LOOK).
     fn link_and_tick(&mut self) -> Csn {
         self.writes.link();
+        let what = if self.changes.is_empty() { 0 } else { REDEFINES };
+        self.shared_slot().logged_as.store(what, Ordering::SeqCst);
         let at = &self.shared_slot().logged_at;
         at.store(TAKING, Ordering::SeqCst);
         let now = self.e.tick();
@@ -202,20 +223,20 @@ impl Txn {
         tidy(written);
     }
 
-    /// After [`Txn::prepare_ahead_locks`]: is all that it protects in a table told by the rows that
-    /// it has written there? `None`: it has locked other rows, or partitions, or has read.
-    /// `Some(true)`: it has locked rows whose key it has not changed as if it had.
-    pub fn only_writes(&self, table: &Table) -> Option<bool> {
-        if self.locks_partition_of(table) {
-            return None;
-        }
+    /// After [`Txn::prepare_ahead_locks`]: what it protects in a table, beside the rows that it has
+    /// written there.
+    pub fn protects(&self, table: &Table) -> Protects {
+        let mut found = Protects::default();
+        found.any_rows = self.locks_partition_of(table) || self.guards_reads(table);
         let locks = self.locks.all.iter().filter_map(|l| Some((l, l.rec?)));
-        let mut stronger = false;
         for (l, r) in locks.filter(|(_, r)| std::ptr::eq(r.table, table)) {
-            let kind = self.writes[self.writes.last_of(r)? as usize].kind;
-            stronger |= kind == WriteKind::Update && l.mode == Mode::Update;
+            match self.writes.last_of(r).map(|n| self.writes[n as usize].kind) {
+                Some(kind) => found.stronger |= kind == WriteKind::Update && l.mode == Mode::Update,
+                None if l.mode == Mode::KeyShare => found.keys = true,
+                None => found.any_rows = true,
+            }
         }
-        self.guards.read.is_empty().then_some(stronger)
+        found
     }
 
     /// Does it hold the lock of a partition of this table? It stands for those of any rows there.
@@ -280,10 +301,32 @@ impl Txn {
             self.registrations.plan_without_keys(&self.owner, &self.writes);
             self.registrations.register(&self.owner, &self.writes);
             self.take_csn();
-            // INV-STABLE: before the slot forgets at which CSN it was logged.
-            self.e.shared.standby.tell_finished(self.e.word(self.slot).csn());
+            // INV-STABLE: in this order, and while the word is *committing*.
+            self.note_end_of_prepared(self.e.word(self.slot).csn());
+            if !faults::on(Fault::LoggedForgottenLate) {
+                self.shared_slot().logged_at.store(0, Ordering::SeqCst);
+            }
+        } else if self.redefines() {
+            // It has no CSN. A standby that is told of an earlier one has the old definition.
+            self.note_end_of_prepared(self.e.now());
         }
         self.stage = Stage::Decided;
+    }
+
+    /// Are standbys told that it has changed definitions?
+    fn redefines(&self) -> bool {
+        let s = self.shared_slot();
+        s.logged_as.load(Ordering::SeqCst) == REDEFINES && s.logged_at.load(Ordering::SeqCst) != 0
+    }
+
+    fn note_end_of_prepared(&self, ended: Csn) {
+        let s = self.shared_slot();
+        self.e.shared.standby.note_end(End {
+            xid: s.xid.load(Ordering::SeqCst),
+            logged: s.logged_at.load(Ordering::SeqCst),
+            ended,
+            what: s.logged_as.load(Ordering::SeqCst),
+        });
     }
 
     /// The transaction has ended: with this CSN, or with none.

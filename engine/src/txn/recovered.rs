@@ -17,15 +17,18 @@ use super::locking::How;
 use super::write_set::UNKNOWN_ENTRY;
 use super::{Kept, Level, RecordRef, Stage, Txn, Write, WriteKind};
 use crate::csn::{Csn, SlotId, State};
+use crate::durable::standby::RECOVERED;
 use crate::error::Error;
+use crate::faults::{self, Fault};
 use crate::lock::Mode;
+use crate::open::TAKING;
 use crate::partition::Partition;
 use crate::platform::{Platform, Queue, WaitFor};
 use crate::primitive::Ordering;
 use crate::protocol::Touch;
 use crate::record::Version;
 use crate::retire::RetireQueue;
-use crate::shared::Engine;
+use crate::shared::{Engine, Slot};
 use crate::table::Table;
 use std::ptr::NonNull;
 
@@ -71,6 +74,30 @@ impl Platform for AtOnce {
     }
 }
 
+/// The slot says that it is about to tell under which CSN its transaction is logged. Others wait
+/// for that. So if this is dropped, as by an error of the platform, the slot has no transaction.
+struct Taking<'a>(&'a Slot);
+
+impl<'a> Taking<'a> {
+    fn begin(slot: &'a Slot, xid: u64) -> Self {
+        slot.xid.store(xid, Ordering::SeqCst);
+        slot.logged_as.store(RECOVERED, Ordering::SeqCst);
+        slot.logged_at.store(TAKING, Ordering::SeqCst);
+        Taking(slot)
+    }
+    fn end(self, logged: Csn) {
+        self.0.logged_at.store(logged, Ordering::SeqCst);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        self.0.logged_at.store(0, Ordering::SeqCst);
+        self.0.xid.store(0, Ordering::SeqCst);
+    }
+}
+
 /// How to go back to what there was before a table came.
 pub struct Before {
     /// The block of the tables before it. `None`: the transaction had no slot.
@@ -81,15 +108,37 @@ pub struct Before {
 impl Txn {
     /// The slot, which is idle, gets a transaction that was prepared before the start. `ident` is
     /// the platform's name of it, `xid` its full id. It was logged at `logged`, which is at or
-    /// below the clock. [`Txn::recover`] follows.
-    pub fn begin_recovered(e: Engine, slot: SlotId, ident: u64, (xid, logged): (u64, Csn)) -> Txn {
+    /// below the clock. [`Txn::recover`] follows. `None`: `runs` says that the transaction has
+    /// ended meanwhile, and the slot is idle still (INV-BEFORE-LIFE).
+    pub fn begin_recovered(
+        e: Engine,
+        slot: SlotId,
+        ident: u64,
+        (xid, logged): (u64, Csn),
+        runs: impl FnOnce() -> bool,
+    ) -> Option<Txn> {
+        let taking = Taking::begin(&e.slots[slot as usize], xid);
+        if !runs() && !faults::on(Fault::EndedListed) {
+            return None;
+        }
+        let mut t = Txn::begun(e, slot, ident);
+        taking.end(logged);
+        t.stage = Stage::Prepared;
+        Some(t)
+    }
+
+    /// The same for a transaction that has ended: it is not told to standbys.
+    pub fn begin_ended(e: Engine, slot: SlotId, ident: u64, xid: u64) -> Txn {
+        let mut t = Txn::begun(e, slot, ident);
+        t.shared_slot().xid.store(xid, Ordering::SeqCst);
+        t.stage = Stage::Prepared;
+        t
+    }
+
+    fn begun(e: Engine, slot: SlotId, ident: u64) -> Txn {
         let mut t = Txn::new(e, slot);
         t.begin(Level::Snapshot, ident);
-        let s = t.shared_slot();
-        s.xid.store(xid, Ordering::SeqCst);
-        s.logged_at.store(logged, Ordering::SeqCst);
         t.e.unpin(slot);
-        t.stage = Stage::Prepared;
         t
     }
 

@@ -4,6 +4,7 @@
 use crate::client::{Client, Mood};
 use crate::load::{assert_serializable, find_anomaly, policies, run, Load};
 use crate::spans::encode;
+use crate::steps::{session, Meanwhile};
 use crate::switches::{judge, Plan};
 use crate::world::{Jitter, Rng, World, WIDTH};
 use mixedcc_engine::checker::Recorder;
@@ -11,9 +12,10 @@ use mixedcc_engine::csn::State;
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::open::Seen;
+use mixedcc_engine::platform::StopEvent;
 use mixedcc_engine::range::Looked;
 use mixedcc_engine::retire::RetireQueue;
-use mixedcc_engine::txn::{OpenEnd, Scan};
+use mixedcc_engine::txn::{KeptChange, OpenEnd, Scan};
 use mixedcc_engine::{Error, Policy, Protocol, ProtocolSet, Txn};
 use std::ops::Bound::Included;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -394,4 +396,32 @@ fn transactions_over_two_engines_are_serializable() {
 #[test]
 fn without_guards_transactions_over_two_engines_are_not() {
     assert!((0..10).any(|i| !is_serial(states(Protocol::Occ, Some(Fault::GuardsOverlap), 7900 + i))));
+}
+
+/// A prepared transaction has changed definitions, and no row. While a commit of before its end is
+/// under way, standbys are told of no CSN from its PREPARE on: its files are in use.
+#[test]
+fn the_end_of_one_that_has_changed_definitions_only_is_noted() {
+    let w = World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 3);
+    let r = Recorder::new();
+    let (mut definer, mut other) = (session(&w, &r, 0), session(&w, &r, 1));
+    definer.begin(Mood::Serializable);
+    definer.t.keep_changes(vec![KeptChange::Made(w.table)]);
+    definer.prepare().expect(FINE);
+    let before = w.e.now();
+    other.begin(Mood::Serializable);
+    assert_eq!(other.update(2, false), Ok(true));
+    let told = std::cell::Cell::new(None);
+    {
+        let definer = std::cell::RefCell::new(&mut definer);
+        let p = Meanwhile::at(&other.p, StopEvent::CommitValidate, || {
+            definer.borrow_mut().commit_prepared();
+            told.set(w.e.stable_upto(&[]).map(|t| t.csn));
+        });
+        other.t.prepare(&p, &|_, _| {}).expect(FINE);
+    }
+    other.t.publish(&other.p);
+    other.abort(); // the rest of its record is not wanted
+    assert!(told.get().is_some_and(|csn| csn < before), "{:?}, {before}", told.get());
+    assert_eq!(w.e.stable_upto(&[]).map(|t| t.csn), Some(w.e.now()));
 }

@@ -6,6 +6,7 @@ use loom::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use loom::sync::Arc;
 use loom::thread;
 use mixedcc_engine::csn::{Csn, SlotWord, State};
+use mixedcc_engine::durable::standby::{End, Ends};
 use mixedcc_engine::open::TAKING;
 use mixedcc_engine::partition::Tally;
 
@@ -208,4 +209,124 @@ fn look(links_late: bool, tells_late: bool) {
 fn a_look_gives_nothing_a_csn_above_that_of_the_log() {
     model(|| look(false, false));
     assert!(fails(|| look(true, false)) && fails(|| look(false, true)));
+}
+
+/// What is broken in what standbys are told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tells {
+    Right,
+    /// The slot forgets before the end is noted.
+    ForgetsFirst,
+    /// The transaction has committed before its slot forgets.
+    CommitsFirst,
+    /// The ends are looked at before the slots.
+    LooksAtEndsFirst,
+    /// What is forgotten is not looked at.
+    Forgotten,
+}
+
+/// Two prepared transactions with the ids 1 and 2, logged at 2 and 3, and the slots of them. The
+/// ring has room for one end.
+#[derive(Default)]
+struct Slots {
+    clock: AtomicU64,
+    words: [AtomicU64; 2],
+    logged: [AtomicU64; 2],
+    ends: Ends<1>,
+}
+
+impl Slots {
+    fn set(&self, i: usize, state: State, csn: Csn) {
+        self.words[i].store(SlotWord::new(1, csn, state).0, SeqCst);
+    }
+    fn commit_prepared(&self, i: usize, tells: Tells) -> Csn {
+        self.set(i, State::Preparing, 0);
+        let ended = self.clock.fetch_add(1, SeqCst) + 1;
+        self.set(i, State::Committing, ended);
+        let logged = i as u64 + 2;
+        let note = || self.ends.note(End { xid: i as u64 + 1, logged, ended, what: 0 });
+        if tells != Tells::ForgetsFirst {
+            note();
+        }
+        if tells == Tells::CommitsFirst {
+            self.set(i, State::Committed, ended);
+        }
+        self.logged[i].store(0, SeqCst);
+        if tells == Tells::ForgetsFirst {
+            note();
+        }
+        self.set(i, State::Committed, ended);
+        ended
+    }
+    /// What is told while another commit is under way at 4, or when that has ended.
+    fn tell(&self, under_way: bool, tells: Tells) -> Option<(Csn, Vec<u64>)> {
+        let mut upto = self.clock.load(SeqCst);
+        for word in &self.words {
+            let word = loop {
+                match SlotWord(word.load(SeqCst)) {
+                    w if w.state() == State::Preparing => thread::yield_now(),
+                    w => break w,
+                }
+            };
+            if word.state() == State::Committing {
+                upto = upto.min(word.csn() - 1);
+            }
+        }
+        if under_way {
+            upto = upto.min(3);
+        }
+        let (mut open, mut early) = (Vec::new(), Vec::new());
+        if tells == Tells::LooksAtEndsFirst {
+            self.ends.look(&mut early);
+        }
+        for (i, logged) in self.logged.iter().enumerate() {
+            let n = logged.load(SeqCst);
+            if n != 0 && n <= upto {
+                open.push(i as u64 + 1);
+            }
+        }
+        let mut ends = Vec::new();
+        let forgotten = self.ends.look(&mut ends);
+        if tells == Tells::LooksAtEndsFirst {
+            ends = early;
+        }
+        open.extend(ends.iter().filter(|end| end.is_open_at(upto)).map(|end| end.xid));
+        open.sort_unstable();
+        open.dedup();
+        (upto >= forgotten || tells == Tells::Forgotten).then_some((upto, open))
+    }
+}
+
+/// What is told is exact: also of those that have ended since the CSN that is told.
+fn told(under_way: bool, tells: Tells) {
+    let s = Arc::new(Slots::default());
+    s.clock.store(4, SeqCst);
+    (0..2).for_each(|i| {
+        s.set(i, State::Active, 0);
+        s.logged[i].store(i as u64 + 2, SeqCst);
+    });
+    let ender = thread::spawn({
+        let s = s.clone();
+        move || [0, 1].map(|i| s.commit_prepared(i, tells))
+    });
+    let told = s.tell(under_way, tells);
+    let ended = ender.join().unwrap();
+    if let Some((upto, open)) = told {
+        let wanted: Vec<u64> = (0..2).filter(|i| upto < ended[*i as usize]).map(|i| i + 1).collect();
+        assert_eq!(open, wanted, "at {upto}, with ends at {ended:?}");
+    }
+}
+
+#[test]
+fn standbys_are_told_exactly_what_is_open() {
+    model(|| told(false, Tells::Right));
+    model(|| told(true, Tells::Right));
+}
+
+#[test]
+fn each_step_of_what_is_told_is_needed() {
+    assert!(fails(|| told(true, Tells::ForgetsFirst)));
+    assert!(fails(|| told(false, Tells::CommitsFirst)));
+    assert!(fails(|| told(true, Tells::LooksAtEndsFirst)));
+    assert!(fails(|| told(true, Tells::Forgotten)));
 }

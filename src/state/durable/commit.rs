@@ -177,7 +177,9 @@ impl Commit {
         }
         t.prepare_ahead_locks(&PG)?;
         keep(t);
-        if logs {
+        if let Way::Xid(xid) = self.way {
+            // Before it has its CSN (INV-STABLE).
+            slot().xid.store(xid, Ordering::SeqCst);
             enter_window();
         }
         let csn = t.prepare_ahead_decide(&PG)?;

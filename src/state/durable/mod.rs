@@ -11,7 +11,7 @@ pub use reserve::reserve;
 
 use crate::pg::compat::Wait;
 use crate::pg::errors::complain;
-use crate::state::{shmem, stop};
+use crate::state::{rounds, shmem, stop};
 use mixedcc_engine::durable::window::Window;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 const AT_GATE: Duration = Duration::from_secs(30);
 /// The naps of this wait, in milliseconds.
 const NAP_MS: i64 = 10;
+/// After so many of them without a companion the postmaster is to look.
+const NAPS: u32 = 50;
 
 /// The window of this process.
 fn my_window() -> &'static Window {
@@ -39,8 +41,9 @@ fn slot() -> &'static mixedcc_engine::shared::Slot {
 fn enter_window() {
     let (window, gate) = (my_window(), &shmem::engine().shared.gate);
     if window.enter(gate).is_err() {
-        let began = Instant::now();
+        let (began, mut absent) = (Instant::now(), 0);
         while window.enter(gate).is_err() {
+            rounds::look_for_companion(&mut absent, NAPS);
             nap_at_gate(began);
         }
     }

@@ -144,7 +144,7 @@ fn is_sender() -> bool {
 fn begin_block() {
     // SAFETY: a variable of this process. A block that has its snapshot does not begin now.
     let is_new = !has_begun() && !unsafe { pg_sys::FirstSnapshotSet };
-    let may = is_new && is_sender() && crate::pg::uses_xact_snapshot();
+    let may = is_new && is_sender() && crate::pg::uses_xact_snapshot() && !compat::in_recovery();
     let Some(shared) = shared().filter(|_| may) else { return };
     let (e, slot) = (shmem::engine(), shmem::my_slot());
     // In this order (INV-COPY): the pin is not ended, the list's end, what is open.
@@ -175,7 +175,7 @@ pub fn note_import() {
 /// The transaction has imported a snapshot that a WAL sender has exported for its slot. False: it
 /// is not one of these. Must be called while nothing else has used it.
 pub fn import(id: &str, from: SlotId) -> bool {
-    let is_of_slot = |_: &&Shared| compat::sender_exports(id) && !keeps(from) && !is_sender();
+    let is_of_slot = |_: &&Shared| compat::sender_exports(id) && !keeps(from) && !is_sender() && !compat::in_recovery();
     let Some(shared) = shared().filter(is_of_slot) else { return false };
     let (e, slot) = (shmem::engine(), shmem::my_slot());
     e.pin_oldest(slot);
@@ -222,6 +222,10 @@ pub fn end_transaction() {
 /// A valid MVCC snapshot of this backend: a copy of the transaction's.
 pub unsafe fn take(s: pg_sys::Snapshot, t: &mut Txn) -> Option<Kept> {
     let shared = shared()?;
+    if compat::in_recovery() {
+        refuse_on_standby();
+        return None;
+    }
     // SAFETY: a backend has one thread, and the reference is not kept.
     let Some(begun) = unsafe { BEGUN.get_mut() }.clone() else {
         refuse_unprepared();
@@ -340,6 +344,20 @@ fn too_many() -> ! {
         "too many transactions have committed since this transaction began",
         "Begin the transaction, and make its replication slot, again. A subscription does so by itself.",
     )
+}
+
+/// A block of a WAL sender of a standby (since 16). PostgreSQL's snapshot of a slot shows the
+/// commits that were replayed up to a place in WAL. Ours can only show a prefix of the serial
+/// order, which is another set. After a promotion such a block is refused, too: `begin_block` has
+/// noted nothing.
+fn refuse_on_standby() {
+    // SAFETY: a look at the state of this process's transaction.
+    if is_sender() && unsafe { pg_sys::IsTransactionBlock() } && crate::pg::uses_xact_snapshot() {
+        unsupported(
+            "the snapshot of a replication slot of a standby does not cover mixedcc tables",
+            "Copy the tables from the primary. A subscription to a standby takes copy_data = false.",
+        );
+    }
 }
 
 /// A block of a WAL sender without what `begin_block` notes: its isolation was set after BEGIN.

@@ -20,11 +20,10 @@
 //! of others until it is finished, also after a restart or promotion. Then no process has its locks
 //! and guards in memory. So PREPARE takes a lock of PostgreSQL's for each permanent table that it
 //! keeps in this way. PostgreSQL's two-phase state brings these locks back before it lets anyone
-//! in. A load waits for them, outside of the lock of INV-ATTACH: the whole table sleeps, but for
-//! what rows tell (INV-AWAKE). When it is
-//! loaded, all transactions that have used it are decided, and the commit log knows the outcome of
-//! each pending entry of its files. While the server runs, the table is in memory, and no process
-//! waits for these locks.
+//! in. Some tell what others may do with the table meanwhile (INV-AWAKE, INV-DOZING). The lock of a
+//! transaction that has changed the table's definition does not: a load waits for it, outside of
+//! the lock of INV-ATTACH, so the whole table sleeps. When it is loaded, that transaction is
+//! decided. While the server runs, the table is in memory, and no process waits for these locks.
 //!
 //! A process that finds another one at it waits for that: what has been taken out of its slot is
 //! not published yet, and a table that it has made has not begun.
@@ -39,12 +38,14 @@ use crate::pg::faults::{self, Fault};
 use crate::pg::{compat, wal};
 use crate::state::durable::commit;
 use crate::state::errors::raise;
-use crate::state::platform::{lock_tag, PG, TAG_PREPARED, TAG_WRITTEN, TAG_WRITTEN_STRONGER};
+use crate::state::platform::{
+    lock_tag, PG, TAGS_WRITTEN, TAG_KEYS, TAG_ONLY_READ, TAG_PREPARED, TAG_WRITTEN, TAG_WRITTEN_STRONGER,
+};
 use crate::state::stop::reach;
 use crate::state::{rel, shmem, slots};
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::primitive::Ordering;
-use mixedcc_engine::txn::KeptChange;
+use mixedcc_engine::txn::{KeptChange, Protects};
 use mixedcc_engine::{Engine, Level, Txn};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -96,13 +97,15 @@ fn refuse() -> Vec<KeptChange> {
 }
 
 /// The permanent tables whose rows it has written or locked, and those that it has read if what it
-/// has read must stay: what a load of them must know before it is finished (INV-ASLEEP, INV-AWAKE).
+/// has read must stay: what a load of them must know before it is finished (INV-ASLEEP, INV-AWAKE,
+/// INV-DOZING).
 fn keep_tables(t: &Txn) {
     if faults::on(Fault::NotAsleep) {
         return;
     }
-    let least = if t.guards_reads() { pg_sys::AccessShareLock } else { pg_sys::RowShareLock } as i32;
     for info in rel::used_permanent() {
+        let reads = t.guards_reads(info.table);
+        let least = if reads { pg_sys::AccessShareLock } else { pg_sys::RowShareLock } as i32;
         // A savepoint that was rolled back has given its locks up, and keeps no table.
         let holds =
             |from: i32| (from..=pg_sys::AccessExclusiveLock as i32).any(|m| compat::holds_relation(info.oid, m));
@@ -111,20 +114,30 @@ fn keep_tables(t: &Txn) {
         }
         // It has defined something, or has locked the table as commands do that define.
         let defines = holds(pg_sys::ShareUpdateExclusiveLock as i32);
-        let tag = match t.only_writes(info.table) {
-            Some(stronger) if !defines => written_tag(info.oid, stronger),
-            _ => kept_tag(info.oid),
-        };
-        if tag.locktag_field4 == TAG_PREPARED {
-            refuse_to_apply();
+        let kinds = kinds_of(defines, t.protects(info.table));
+        for kind in kinds.into_iter().flatten() {
+            if !TAGS_WRITTEN.contains(&kind) {
+                refuse_to_apply();
+            }
+            let tag = tag_of(info.oid, kind);
+            // SAFETY: a transaction is running, so it has an owner. Any tag can be locked. An ERROR
+            // unwinds, and the transaction is undone.
+            unsafe {
+                owned_by(pg_sys::TopTransactionResourceOwner, || {
+                    pg_sys::LockAcquire(&tag, pg_sys::ShareLock as i32, false, false);
+                });
+            }
         }
-        // SAFETY: a transaction is running, so it has an owner. Any tag can be locked. An ERROR
-        // unwinds, and the transaction is undone.
-        unsafe {
-            owned_by(pg_sys::TopTransactionResourceOwner, || {
-                pg_sys::LockAcquire(&tag, pg_sys::ShareLock as i32, false, false);
-            });
-        }
+    }
+}
+
+/// The kinds of locks that a prepared transaction takes for a table.
+fn kinds_of(defines: bool, protects: Protects) -> [Option<u16>; 2] {
+    let written = if protects.stronger { TAG_WRITTEN_STRONGER } else { TAG_WRITTEN };
+    match protects {
+        _ if defines => [Some(TAG_PREPARED), None],
+        Protects { any_rows: true, .. } => [Some(TAG_ONLY_READ), None],
+        Protects { keys, .. } => [Some(written), keys.then_some(TAG_KEYS)],
     }
 }
 
@@ -140,15 +153,8 @@ fn refuse_to_apply() {
     }
 }
 
-/// Stands for what prepared transactions have locked in a relation of this database.
-fn kept_tag(oid: pg_sys::Oid) -> pg_sys::LOCKTAG {
-    // SAFETY: reads a variable of this process.
-    lock_tag(unsafe { pg_sys::MyDatabaseId }.to_u32(), oid.to_u32(), 0, TAG_PREPARED)
-}
-
-/// The same, if rows of its files tell all of it (INV-AWAKE).
-pub(super) fn written_tag(oid: pg_sys::Oid, stronger: bool) -> pg_sys::LOCKTAG {
-    let kind = if stronger { TAG_WRITTEN_STRONGER } else { TAG_WRITTEN };
+/// Stands for what prepared transactions keep of a relation of this database.
+pub(super) fn tag_of(oid: pg_sys::Oid, kind: u16) -> pg_sys::LOCKTAG {
     // SAFETY: reads a variable of this process.
     lock_tag(unsafe { pg_sys::MyDatabaseId }.to_u32(), oid.to_u32(), 0, kind)
 }
@@ -164,7 +170,7 @@ pub(super) fn await_end(xid: u32) {
 /// finished that were prepared before the server has started, and that have used it (INV-ASLEEP).
 /// False: the caller does not wait, and there is one.
 pub fn await_prepared(oid: pg_sys::Oid, waits: bool) -> bool {
-    let (tag, mode) = (kept_tag(oid), pg_sys::ExclusiveLock as i32);
+    let (tag, mode) = (tag_of(oid, TAG_PREPARED), pg_sys::ExclusiveLock as i32);
     // SAFETY: any tag can be locked. An ERROR unwinds and releases the lock.
     unsafe {
         if pg_sys::LockAcquire(&tag, mode, false, !waits) == pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL {
@@ -236,10 +242,9 @@ fn finish_all() {
 
 /// The same for a caller that has the lock.
 pub(super) fn finish_locked(e: Engine) {
-    slots::set_finishing(true);
+    let _finishing = slots::Finishing::begin();
     let decided = e.kept_slots().filter(|slot| is_decided(*slot));
     decided.for_each(|slot| finish(e, slot));
-    slots::set_finishing(false);
 }
 
 fn is_decided(slot: SlotId) -> bool {

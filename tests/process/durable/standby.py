@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import sys
+import threading
 import time
 
 import psycopg2
@@ -79,9 +80,9 @@ def step(cursor, writer):
 def end(cursor, rng, name):
     """COMMIT in one of its ways."""
     way = rng.random()
-    if way < 0.1:
+    if way < 0.2:
         cursor.execute(f"PREPARE TRANSACTION '{name}'")
-        time.sleep(rng.uniform(0, 0.02))
+        time.sleep(rng.choice((0, 0, 0, 0.02, 0.1, 0.5)))
         cursor.execute(f"{'COMMIT' if rng.random() < 0.7 else 'ROLLBACK'} PREPARED '{name}'")
         return
     if way < 0.3:
@@ -338,29 +339,83 @@ def try_ask(server, sql):
         return None
 
 
+def prepare_changes(primary, name):
+    """Prepares all kinds of changes of acct0 and acct2, and changes acct1 after that. Returns the
+    rows that it deletes: a table, an id and an amount."""
+    found = [(table, query(primary, f"SELECT id, amount FROM {table} WHERE id > 4 ORDER BY id LIMIT 1")[0]) for table in ("acct0", "acct2")]
+    deleted = [(table, *row) for table, row in found]
+    deletes = "; ".join(f"DELETE FROM {table} WHERE id = {key}" for table, key, _ in deleted)
+    query(primary, f"""BEGIN; UPDATE acct0 SET pad = 'prepared' WHERE id <= 3; UPDATE acct0 SET pad = repeat('q', 20000) WHERE id = 4;
+        UPDATE acct2 SET branch = 6 - branch WHERE id <= 5; {deletes};
+        INSERT INTO acct0 VALUES (901, 1, 0, 'new'); INSERT INTO acct2 VALUES (902, 2, 0, repeat('n', 9000));
+        PREPARE TRANSACTION '{name}'""")
+    query(primary, "UPDATE acct1 SET pad = 'later' WHERE id = 1")
+    return deleted
+
+
 def test_prepared():
-    """A prepared transaction is seen at its end, as a whole, and nothing of after it before."""
+    """The time of the standby goes on beside a prepared transaction, which is seen at its end, as a
+    whole: also if images have its rows, and if a table is loaded meanwhile."""
     primary = boss()
     catches_up(Servers.standby, primary)
-    before = Servers.standby.ask("SELECT n FROM again")
-    query(primary, "BEGIN; UPDATE again SET n = n + 1; UPDATE acct0 SET pad = 'prepared' WHERE id <= 3; PREPARE TRANSACTION 'standby'")
-    there = value(primary, "SELECT count(*) FROM acct0 WHERE id <= 3")
-    query(primary, "UPDATE acct1 SET pad = 'later' WHERE id = 1")
-    time.sleep(0.5)
-    look = "SELECT (SELECT n FROM again), (SELECT count(*) FROM acct0 WHERE pad = 'prepared')"
-    connection = Servers.standby.connect()
-    try:
-        equal("standby: a prepared transaction is not seen", query(connection, look), [(before, 0)])
-    except psycopg2.Error as error:
-        check("standby: a prepared transaction is not seen", False, error)
-    query(primary, "COMMIT PREPARED 'standby'")
-    must_come(lambda: Servers.standby.ask("SELECT n FROM again") == before + 1, 30)
-    equal("standby: it is seen at its end", query(connection, look), [(before + 1, there)])
-    query(primary, "UPDATE counted SET n = n + 1")
-    query(primary, "INSERT INTO steps SELECT n, -2 FROM counted")
-    connection.close()
+    turns = [("COMMIT", way) for way in ("told", "imaged", "loaded", "imaged and loaded")]
+    turns += [("ROLLBACK", "imaged"), ("ROLLBACK", "loaded")]
+    for end, way in turns:
+        connection, old = Servers.standby.connect(), Servers.standby.connect()
+        deleted = prepare_changes(primary, "standby")
+        if "imaged" in way:
+            query(primary, "CHECKPOINT")
+        if "loaded" in way:
+            query(primary, "CHECKPOINT" if "imaged" in way else "SELECT pg_switch_wal()")
+            Servers.standby.control("restart", "-m", "fast")
+            connection, old = Servers.standby.connect(), Servers.standby.connect()
+        compare(Servers.standby, f"a prepared transaction is not seen, {end}, {way}")
+        query(old, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+        before = state(old)
+        query(primary, f"{end} PREPARED 'standby'")
+        query(primary, "UPDATE acct0 SET pad = 'after' WHERE id = 1")
+        compare(Servers.standby, f"it is seen at its end, {end}, {way}")
+        try:
+            equal(f"standby: an old snapshot does not see its end, {end}, {way}", state(old), before)
+        except psycopg2.Error as error:
+            check(f"standby: an old snapshot does not see its end, {end}, {way}", error.pgcode == "40001", error)
+        query(primary, "DELETE FROM acct0 WHERE id = 901; DELETE FROM acct2 WHERE id = 902")
+        for table, key, amount in deleted if end == "COMMIT" else ():
+            query(primary, f"INSERT INTO {table} VALUES ({key}, {key % 7}, {amount}, 'x')")
+        connection.close()
+        old.close()
     primary.close()
-    compare(Servers.standby, "after a prepared transaction")
+    compare(Servers.standby, "after prepared transactions")
+
+
+def test_frozen():
+    """A standby has passed over the rows of a prepared transaction. It looks again when that has
+    committed, and VACUUM has given its id up: images have the rows, but the horizon of the journal
+    is below them."""
+    primary = boss()
+    for how in ("same session", "new session"):
+        query(primary, "CHECKPOINT")
+        name, connection = f"'frozen {how}'", Servers.standby.connect()
+        query(primary, f"BEGIN; UPDATE acct0 SET pad = {name} WHERE id <= 3; UPDATE acct2 SET pad = {name} WHERE id <= 3; PREPARE TRANSACTION 'standby'")
+        catches_up(Servers.standby, primary)
+        look = f"SELECT (SELECT count(*) FROM acct0 WHERE pad = {name}), (SELECT count(*) FROM acct2 WHERE pad = {name})"
+        equal(f"standby: the rows are passed over, {how}", query(connection, look), [(0, 0)])
+        xid = value(primary, "SELECT transaction::text::bigint FROM pg_prepared_xacts")
+        query(primary, "COMMIT PREPARED 'standby'")
+
+        def is_given_up():
+            for table in ("acct0", "acct2"):
+                query(primary, f"VACUUM {table}")
+            return value(primary, f"SELECT min(relfrozenxid::text::bigint) > {xid} FROM pg_class WHERE relname IN ('acct0', 'acct2')")
+        must_come(is_given_up, 60)
+        wanted = query(primary, look)
+        catches_up(Servers.standby, primary)
+        if how == "new session":
+            connection.close()
+            connection = Servers.standby.connect()
+        equal(f"standby: rows whose id was given up are seen, {how}", query(connection, look), wanted)
+        connection.close()
+    primary.close()
 
 
 def test_old_snapshot(delay="30s"):
@@ -589,6 +644,48 @@ def test_loaded_later():
     primary.close()
 
 
+ROWS_CUT = "SELECT id, length(v), md5(v) FROM cut ORDER BY id"
+# Above 1 MiB, so that a record ends in the middle of it. Not to be compressed.
+LONG = "(SELECT string_agg(md5(n::text || '{0}'), '') FROM generate_series(1, 50000) n)"
+
+
+def test_cut():
+    """A standby reads files between two records of a commit, both with pieces of one row: when it
+    loads the table, and when it has to read all of them again."""
+    primary = boss()
+    query(primary, "CREATE TABLE cut (id int PRIMARY KEY, v text) USING mixedcc; INSERT INTO cut VALUES (1, 'old'), (2, 'old')")
+    catches_up(Servers.standby, primary)
+    for name in ("a load", "files read again"):
+        change = f"BEGIN; UPDATE cut SET v = {LONG.format(name)} WHERE id = 1; INSERT INTO cut SELECT max(id) + 1, {LONG.format('new')} FROM cut; COMMIT"
+        slow = connect(DATABASE, options="-c mixedcc.stop_events=on -c mixedcc.kill_at=xcommit-marked:1:3000")
+        begun = value(primary, "SELECT pg_current_wal_insert_lsn()")
+        thread = threading.Thread(target=lambda: query(slow, change))
+        thread.start()
+        must_come(lambda: value(primary, "SELECT pg_current_wal_insert_lsn() - %s > 1000000", (begun,)), 10)
+        catches_up_in_part(Servers.standby, primary)
+        premise(f"the commit is under way, {name}", thread.is_alive())
+        premise(f"the standby reads, {name}", Servers.standby.ask("SELECT count(*) FROM cut") >= 2)
+        thread.join()
+        slow.close()
+        catches_up(Servers.standby, primary)
+        connection = Servers.standby.connect()
+        equal(f"standby: a row in two records is there, {name}", query(connection, ROWS_CUT), query(primary, ROWS_CUT))
+        connection.close()
+        # The journal that the standby knows goes into images.
+        query(primary, "UPDATE cut SET v = 'again' WHERE id = 2")
+        query(primary, "CHECKPOINT")
+        query(primary, "CHECKPOINT")
+    query(primary, "DROP TABLE cut")
+    primary.close()
+
+
+def catches_up_in_part(standby, primary):
+    """The standby has replayed all of WAL up to here, also of commits that are under way."""
+    lsn = value(primary, "SELECT pg_current_wal_insert_lsn()")
+    query(primary, "SET synchronous_commit = on; SELECT pg_current_xact_id()")  # all before it is sent
+    must_come(lambda: standby.ask("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (lsn,)), 60)
+
+
 def test_cascade():
     """A standby of the standby shows the same."""
     second = Cluster.copy("-R", source=Servers.standby, database=DATABASE)
@@ -675,6 +772,47 @@ def test_applied():
         primary.close()
 
 
+def test_decided_late():
+    """A prepared transaction has committed, and one of before it waits for its standbys: a table
+    that follows only then shows neither of them."""
+    primary, waits, other = boss(), boss(), boss()
+    catches_up(Servers.standby, primary)
+    query(waits, "SET synchronous_commit = on")
+    look = "SELECT count(*) FROM acct0 WHERE pad = 'late'"
+    both = f"SELECT ({look}), (SELECT count(*) FROM acct1 WHERE pad = 'first')"
+    connection = Servers.standby.connect()
+    equal("standby: the tables are loaded", query(connection, both), [(0, 0)])
+    query(primary, "BEGIN; UPDATE acct0 SET pad = 'late' WHERE id <= 3; PREPARE TRANSACTION 'standby'")
+    catches_up(Servers.standby, primary)
+    query(primary, "ALTER SYSTEM SET synchronous_standby_names = 'missing'")
+    query(primary, "SELECT pg_reload_conf()")
+    commits = "BEGIN; SELECT pg_current_xact_id(); UPDATE acct1 SET pad = '{}' WHERE id = 1; COMMIT"
+    waiting = f"SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND pid = {waits.info.backend_pid}"
+    thread = None
+    try:
+        for _ in range(100):  # the checkpointer has to take notice
+            thread = threading.Thread(target=lambda: query(waits, commits.format("first")))
+            thread.start()
+            thread.join(0.3)
+            if thread.is_alive():
+                break
+            query(primary, "SET synchronous_commit = local; " + commits.format("not yet"))
+            time.sleep(0.1)
+        must_come(lambda: value(primary, waiting) == 1, 30)
+        query(other, "SET synchronous_commit = local")
+        query(other, "COMMIT PREPARED 'standby'")
+        lsn = value(other, "SELECT pg_current_wal_flush_lsn()")
+        must_come(lambda: Servers.standby.ask("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (lsn,)), 30)
+        equal("standby: it is not seen without those of before it", query(connection, both), [(0, 0)])
+    finally:
+        query(primary, "ALTER SYSTEM RESET synchronous_standby_names")
+        query(primary, "SELECT pg_reload_conf()")
+        thread.join(60)
+    compare(Servers.standby, "after one that was decided late")
+    equal("standby: and then it is seen", Servers.standby.ask(look), 3)
+    [session.close() for session in (primary, waits, other, connection)]
+
+
 def test_interval():
     """mixedcc.standby_interval says how often standbys are told what they may show."""
     primary = boss()
@@ -716,28 +854,40 @@ def test_interval():
 
 
 def test_held_back():
-    """A prepared transaction holds back what is stable, and VACUUM on the primary frees rows all
-    the same: the standby shows nothing older, and goes on when the transaction has ended."""
-    primary = boss()
+    """A prepared transaction does not hold back what is stable, nor what VACUUM on the primary
+    frees. One that has changed definitions holds it back: the standby shows nothing older than what
+    VACUUM has freed, and goes on when the transaction has ended."""
+    primary, other = boss(), boss()
     query(primary, "CREATE TABLE held (n int); CREATE TABLE freed (id int PRIMARY KEY, v int) USING mixedcc; CREATE INDEX ON freed (v)")
-    query(primary, "INSERT INTO freed SELECT i, i FROM generate_series(1, 1000) i")
-    catches_up(Servers.standby, primary)
-    equal("standby: before it is held back", Servers.standby.ask("SELECT count(*) FROM freed"), 1000)
-    other = boss()
-    query(other, "BEGIN; INSERT INTO again VALUES (-5); PREPARE TRANSACTION 'held'")
-    query(primary, "DELETE FROM freed WHERE id <= 500")
-    for _ in range(3):
-        time.sleep(0.3)
-        query(primary, "VACUUM freed")
-    query(primary, "INSERT INTO freed SELECT i, i FROM generate_series(2001, 2500) i")
-    refused = lambda: try_code(Servers.standby, "SET statement_timeout = '3s'; SELECT count(*) FROM freed WHERE v > 0") in ("57014", "57P03", "40001")
-    must_come(refused, 60)
-    check("standby: held back: nothing older is shown", True)
-    query(other, "ROLLBACK PREPARED 'held'")
-    catches_up(Servers.standby, primary)
+    query(primary, "CREATE TABLE changed (id int) USING mixedcc; INSERT INTO changed VALUES (1)")
     by_index = "SET enable_seqscan = off; SELECT count(*) FROM freed WHERE v > 0"
-    equal("standby: and after that", (Servers.standby.ask("SELECT count(*) FROM freed"), Servers.standby.ask(by_index)), (1000, 1000))
-    query(primary, "DROP TABLE held, freed")
+    counts = lambda: (Servers.standby.ask("SELECT count(*) FROM freed"), Servers.standby.ask(by_index))
+    for sql, holds in (("SELECT 1", False), ("TRUNCATE changed; INSERT INTO changed VALUES (2)", True)):
+        query(primary, "DELETE FROM freed; INSERT INTO freed SELECT i, i FROM generate_series(1, 1000) i")
+        catches_up(Servers.standby, primary)
+        equal(f"standby: before a prepared transaction, {holds}", Servers.standby.ask("SELECT count(*) FROM freed"), 1000)
+        query(other, f"BEGIN; INSERT INTO acct0 VALUES (-5, 1, 0, ''); {sql}; PREPARE TRANSACTION 'held'")
+        query(primary, "DELETE FROM freed WHERE id <= 500")
+        for _ in range(3):
+            time.sleep(0.3)
+            query(primary, "VACUUM freed")
+        query(primary, "INSERT INTO freed SELECT i, i FROM generate_series(2001, 2400) i")
+        if holds:
+            def refused():
+                query(primary, "VACUUM freed")  # no other process may still hold back what it removes
+                sql = "SET statement_timeout = '3s'; SELECT count(*) FROM freed WHERE v > 0"
+                return try_code(Servers.standby, sql) in ("57014", "57P03", "40001")
+            must_come(refused, 60)
+            check("standby: held back: nothing older is shown", True)
+        else:
+            catches_up(Servers.standby, primary)
+            equal("standby: a prepared transaction does not hold it back", counts(), (900, 900))
+        query(other, "COMMIT PREPARED 'held'")
+        catches_up(Servers.standby, primary)
+        equal(f"standby: and after that, {holds}", counts(), (900, 900))
+        query(primary, "DELETE FROM acct0 WHERE id = -5")
+    equal("standby: a table that was truncated", Servers.standby.ask("SELECT id FROM changed"), 2)
+    query(primary, "DROP TABLE held, freed, changed")
     primary.close()
     other.close()
 
@@ -783,6 +933,7 @@ def test_prepared_over_restart():
             query(primary, "UPDATE acct0 SET amount = amount WHERE id = 7")
         if how == "used":
             equal(f"standby: the primary shows what was before, {name}", state(primary)[0], before)
+            compare(Servers.standby, f"beside a prepared transaction of before the start, {name}")
         old = Servers.standby.connect()
         try:
             query(old, "BEGIN ISOLATION LEVEL REPEATABLE READ")
@@ -827,7 +978,7 @@ def test_promotion():
     query(primary, "UPDATE acct1 SET amount = amount + 1 WHERE id = 1; UPDATE acct1 SET amount = amount - 1 WHERE id = 2")
     wanted = state(primary)
     query(primary, "SET synchronous_commit = on")
-    query(primary, "SELECT txid_current()")  # all before it is on disk, and is sent
+    query(primary, "SELECT pg_logical_emit_message(true, '', '')")  # is in WAL, so all before it is on disk, and is sent
     lsn = value(primary, "SELECT pg_current_wal_flush_lsn()")
     primary.close()
     must_come(lambda: Servers.standby.ask("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (lsn,)), 60)
@@ -864,16 +1015,21 @@ def test_promotion():
     equal("standby: and crash", Servers.standby.ask("SELECT count(*) FROM acct0 WHERE pad = 'after'"), len(wanted[0][0]))
 
 
-TESTS = (test_load, test_quiet, test_refused, test_serializable, test_defaults, test_definitions, test_prepared, test_loaded_later, test_cursor,
-         test_old_snapshot, test_conflicts, test_cascade, test_applied, test_interval, test_held_back, test_small_memory, test_restart, test_killed_reader,
+TESTS = (test_load, test_quiet, test_refused, test_serializable, test_defaults, test_definitions, test_prepared, test_frozen, test_loaded_later, test_cut, test_cursor,
+         test_old_snapshot, test_conflicts, test_cascade, test_applied, test_decided_late, test_interval, test_held_back, test_small_memory, test_restart, test_killed_reader,
          test_primary_restart, test_prepared_over_restart, test_promotion)
 
 STATES = "standby: snapshots are states of the primary, under load"
 # What is wrong, the check that finds it, and its test.
 FAULTS = (("stable_too_large", "standby: no commit is passed over", test_quiet),
-          ("stable_at_prepared", "standby: a prepared transaction is not seen", test_prepared),
+          ("stable_at_prepared", "standby: it shows what the primary shows, a prepared transaction is not seen, COMMIT, told", test_prepared),
+          ("passed_forgotten", "standby: it shows what the primary shows, it is seen at its end, COMMIT, imaged and loaded", test_prepared),
+          ("open_given_up", "standby: rows whose id was given up are seen, new session", test_frozen),
+          ("open_counts", "standby: it is not seen without those of before it", test_decided_late),
+          ("counts_at_prepare", "standby: an old snapshot does not see its end, COMMIT, told", test_prepared),
           ("asked_forgotten", "standby: SERIALIZABLE does not go on after the promotion", test_promotion),
           ("readers_stay", "standby: a cursor ends with the promotion", test_promotion),
+          ("pieces_forgotten", "standby: a row in two records is there, a load", test_cut),
           ("page_skipped", STATES, test_load), ("low_forgotten", "standby: a snapshot from before does not see it", test_loaded_later),
           ("horizon_left_out", "standby: an old snapshot keeps the rows of acct1", test_old_snapshot))
 
@@ -910,6 +1066,8 @@ def test_faults(names):
                     with_database = boss()
                     query(with_database, f"ROLLBACK PREPARED '{gid}'")
                     with_database.close()
+                # A test that has failed may have left sessions.
+                query(connection, f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '{DATABASE}'")
                 connection.close()
 
 

@@ -96,6 +96,7 @@ impl Look<'_> {
                 Fate::Active if at_csn == TAKING => relax(0),
                 Fate::Active | Fate::Committing(_) => {
                     let answer = if at_csn == 0 { Logged::No } else { logged(stamp.slot(), at_csn) };
+                    let answer = if fate == Fate::Active { self.not_finished(stamp.slot(), answer) } else { answer };
                     match answer {
                         // Meanwhile the slot may have gone on to another state or transaction.
                         _ if version.stamp() != stamp || self.e.fate(stamp, || true) != Some(fate) => continue,
@@ -118,6 +119,17 @@ impl Look<'_> {
         let has_image = self.durable.home(n).is_some_and(|home| home.get().is_some());
         if (has_image || !to.is_empty()) && !faults::on(Fault::FreedForgotten) {
             to.push(Found { csn: upto, kind: Kind::Tomb, pending: None, version: None });
+        }
+    }
+
+    /// A prepared transaction that has committed is pending until it is finished: its CSN is
+    /// another one, which it does not have yet (INV-STABLE).
+    fn not_finished(&self, slot: SlotId, answer: Logged) -> Logged {
+        match answer {
+            Logged::Committed if !faults::on(Fault::DecidedEarly) => {
+                Logged::Open(self.e.slots[slot as usize].xid.load(Ordering::SeqCst))
+            }
+            _ => answer,
         }
     }
 

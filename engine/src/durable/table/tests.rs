@@ -5,6 +5,7 @@ use crate::csn::{Csn, SlotId};
 use crate::durable::entry::Kind;
 use crate::durable::window::{Place, Taken};
 use crate::faults::{self, Fault};
+use crate::primitive::Ordering;
 use crate::protocol::Touch;
 use crate::record::Version;
 use crate::threads::{Block, Threads, Waits};
@@ -138,13 +139,19 @@ fn a_prepared_transaction_is_pending_at_the_csn_of_its_log() {
     let pending = [(logged, Some(8), Some(55)), (first, Some(7), None)];
     assert_eq!(w.look(Logged::Open(55)), pending);
     assert_eq!(w.look(Logged::Aborted), [(first, Some(7), None)]);
-    assert_eq!(w.look(Logged::Committed), [(logged, Some(8), None)], "it was not finished here");
+    w.e.slots[w.t.slot as usize].xid.store(55, Ordering::SeqCst);
+    assert_eq!(w.look(Logged::Committed), pending, "it was not finished here");
+    faults::set(Some(Fault::DecidedEarly));
+    assert_eq!(w.look(Logged::Committed), [(logged, Some(8), None)]);
     faults::set(Some(Fault::PreparedPassed));
     assert_eq!(w.look(Logged::Open(55)), [(first, Some(7), None)]);
     faults::set(None);
     w.t.decide_prepared();
     let csn = w.t.csn();
     assert!(csn > logged);
+    w.t.mark_committed();
+    let told = w.e.stable_upto(&[]).expect("its CSN is told");
+    assert!(told.csn >= csn && told.open.is_empty(), "it is open no more: {told:?}");
     w.t.publish(&w.p);
     assert_eq!(w.look(Logged::No), [(csn, Some(8), None)]);
     // The slot's next transaction is not prepared.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::durable::standby::{self, OPEN_MAX};
 use crate::durable::wal::{
     describe, identify, image, reserve, Action, Builder, Change, Commit, Head, ImageKind, Old, Op, Record, Round,
     RoundKind, Stable, FULL, TABLES_MAX,
@@ -274,14 +275,35 @@ fn records_are_described_in_words() {
 
 #[test]
 fn what_standbys_may_show_is_read_back() {
-    let told = Stable { life: 0x1_0000_0020, csn: 77, horizon: 70 };
+    let open = [3u64 << 32 | 9, 5].map(u64::to_le_bytes).concat();
+    let told = Stable { life: 0x1_0000_0020, csn: 77, horizon: 70, open: &[] };
+    let some = Stable { open: &open, ..told };
+    let data = [&some.encode()[..], &open].concat();
+    let read = Record::parse(Op::Stable, &data);
+    assert!(matches!(read, Ok(Record::Stable(found)) if found == some), "{read:?}");
+    assert_eq!(some.open().collect::<Vec<_>>(), [3 << 32 | 9, 5]);
+    assert_eq!(describe(Op::Stable as u8, &data), "csn 77; horizon 70; life 1/20; prepared 3:9, 0:5");
+    let asleep = [&told.encode()[..], &(standby::ASLEEP | 5).to_le_bytes()].concat();
+    assert_eq!(describe(Op::Stable as u8, &asleep), "csn 77; horizon 70; life 1/20; prepared 0:5 asleep");
+    let many = [&told.encode()[..], &vec![1; 8 * OPEN_MAX + 8]].concat();
+    assert!(Record::parse(Op::Stable, &many).is_err() && Record::parse(Op::Stable, &many[..many.len() - 8]).is_ok());
     let data = told.encode();
     let read = Record::parse(Op::Stable, &data);
     assert!(matches!(read, Ok(Record::Stable(found)) if found == told), "{read:?}");
     assert_eq!(describe(Op::Stable as u8, &data), "csn 77; horizon 70; life 1/20");
-    for wrong in
-        [Stable { csn: 0, ..told }, Stable { csn: CSN_MAX + 1, ..told }, Stable { horizon: CSN_MAX + 1, ..told }]
-    {
+    // Of builds that had no list: each of 24 bytes, also those that tell a horizon only.
+    for (csn, horizon) in [(77u64, 0u64), (0, 70), (77, 70)] {
+        let old = [told.life, csn, horizon].map(u64::to_le_bytes).concat();
+        let read = Record::parse(Op::Stable, &old);
+        let wanted = Stable { csn, horizon, ..told };
+        assert!(matches!(read, Ok(Record::Stable(found)) if found == wanted), "{read:?}");
+        assert_eq!(wanted.encode()[..], old[..], "and these bytes are written");
+    }
+    for wrong in [
+        Stable { csn: 0, horizon: 0, ..told },
+        Stable { csn: CSN_MAX + 1, ..told },
+        Stable { horizon: CSN_MAX + 1, ..told },
+    ] {
         assert!(Record::parse(Op::Stable, &wrong.encode()).is_err(), "{wrong:?}");
     }
     assert!(

@@ -148,8 +148,8 @@ impl Round {
     }
 }
 
-impl Stable {
-    /// The main data of [`Op::Stable`].
+impl Stable<'_> {
+    /// The main data of [`Op::Stable`], but for `open`, which follows.
     pub fn encode(&self) -> [u8; 24] {
         let mut to = [0; 24];
         for (to, number) in to.chunks_exact_mut(8).zip([self.life, self.csn, self.horizon]) {

@@ -1,6 +1,7 @@
 //! Records in words, for pg_walinspect and messages.
 
 use super::{Commit, Kind, Op, Record};
+use crate::durable::standby;
 use std::ffi::CStr;
 use std::fmt::Write;
 
@@ -33,7 +34,15 @@ pub fn describe(info: u8, data: &[u8]) -> String {
             r.time
         ),
         Ok(Record::Stable(s)) => {
-            write!(text, "csn {}; horizon {}; life {:X}/{:X}", s.csn, s.horizon, s.life >> 32, s.life as u32)
+            let written =
+                write!(text, "csn {}; horizon {}; life {:X}/{:X}", s.csn, s.horizon, s.life >> 32, s.life as u32);
+            s.open()
+                .enumerate()
+                .try_fold((), |(), (i, word)| {
+                    let (xid, what) = standby::read_word(word);
+                    write!(text, "{} {}:{}{what}", if i == 0 { "; prepared" } else { "," }, xid >> 32, xid as u32)
+                })
+                .and(written)
         }
         Ok(Record::Change(change)) => change.put(&mut text),
         Err(why) => write!(text, "cannot be read: {why}"),
