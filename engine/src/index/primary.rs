@@ -128,7 +128,7 @@ impl Primary {
     /// Prefetches what [`Primary::enter`] or the removal of this key will change. Decides nothing
     /// (INV-HINT).
     #[inline]
-    pub(super) fn announce(&self, key: &[u8]) {
+    pub fn announce(&self, key: &[u8]) {
         if self.has_hint(key) {
             self.hints.announce(Hash::of(prefix_of(key), key.len()));
         }

@@ -371,6 +371,14 @@ impl LockWord {
         }
     }
 
+    /// May `slot` hold it? No if it does not, and few others hold it. A slot that asks for itself
+    /// gets a lasting answer.
+    #[inline]
+    pub fn may_be_held_by(&self, slot: SlotId) -> bool {
+        let w = self.0.load(Ordering::SeqCst);
+        w & INFLATED != 0 || Holder::decode(w).is_some_and(|h| h.slot == slot)
+    }
+
     /// A holder other than `slot` whose mode conflicts with `mode`.
     pub fn conflicting(&self, slot: SlotId, mode: Mode) -> Option<Holder> {
         let clash = |h: &Holder| h.slot != slot && h.mode.conflicts(mode);

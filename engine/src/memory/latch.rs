@@ -8,6 +8,7 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 
 /// A latch. All zero bytes are a free one.
+#[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Latch {
     word: AtomicU32,

@@ -16,7 +16,7 @@
 
 use super::classes::CLASSES;
 use super::latch::Latch;
-use super::pages::{PageList, Pages};
+use super::pages::{PageList, Pages, PAGE_BYTES};
 use crate::primitive::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::ptr;
 
@@ -66,6 +66,17 @@ pub(super) unsafe fn next_object(object: usize) -> usize {
 pub(super) unsafe fn set_next_object(object: usize, next: usize) {
     // SAFETY: INV-M3, INV-M6: as in `next_object`. INV-M1: only the caller uses the object.
     unsafe { ptr::with_exposed_provenance_mut::<usize>(object).write(next) };
+}
+
+/// Lets the system map a page of the pool before it is written. A process has a fault for each 4 KB
+/// that it writes first. At a read the system maps what lies around, if another process has used it
+/// before. The page may lie across two such places.
+fn map_page(address: usize) {
+    for at in [address, address + PAGE_BYTES - 1] {
+        // SAFETY: INV-M6: the page is in the region, which is mapped, and its provenance is
+        // exposed. INV-M2: it has just left the pool, so that no other process writes it.
+        std::hint::black_box(unsafe { ptr::with_exposed_provenance::<u8>(at).read_volatile() });
+    }
 }
 
 /// The shared state of a size class, on a cache line of its own.
@@ -178,6 +189,7 @@ impl SlabClass {
 
     fn grow(&self, pages: Pages<'_>, class: usize) -> Option<u32> {
         let page = pages.pool.take(pages.descs, 1, false)?;
+        map_page(pages.address(page));
         pages.descs[page as usize].become_slab(class);
         self.partial.push(pages.descs, page);
         self.pages.store(self.pages.load(Relaxed) + 1, Relaxed);

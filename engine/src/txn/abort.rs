@@ -22,11 +22,9 @@ impl Txn {
             // removed from indexes now.
             self.e.pin(self.slot);
         }
-        // INV-UNDO: all is unlinked before `undo_last` retires it.
+        // INV-UNDO: all is unlinked before `undo_all` retires it.
         self.writes.unlink();
-        while !self.writes.is_empty() {
-            self.undo_last();
-        }
+        self.undo_all();
         self.registrations.finish(&self.owner, Stamp::ABORTED);
         self.count_group(self.failed.is_some());
         self.telemetry.count_aborted(&self.owner, &self.touched, self.failed);

@@ -54,9 +54,10 @@ impl Txn {
     ) -> Looked {
         let end = end.min(from + to.len().min(MOST) as u64);
         let records = (from, table.records_from(from, end));
-        if !self.may_have_written() && !self.is_sampled() && table.map().n == 1 {
-            if let Some(plain) = self.plain_of(table, look) {
-                return self.look_at_plain(table, records, (plain, look), to);
+        if !self.is_sampled() && table.map().n == 1 {
+            let unwritten = self.unwritten(table, records);
+            if let Some(plain) = (unwritten > 0).then(|| self.plain_of(table, look)).flatten() {
+                return self.look_at_plain(table, (from, &records.1[..unwritten]), (plain, look), to);
             }
         }
         match look {
@@ -112,6 +113,15 @@ impl Txn {
         !self.writes.is_empty() && !faults::on(Fault::AheadOfOwnWrites)
     }
 
+    /// So many of these records, from the first one on, are known not to be written by us.
+    fn unwritten(&self, table: &Table, (from, records): (u64, &[Record])) -> usize {
+        if !self.may_have_written() || self.writes.is_behind_all(table, from) {
+            return records.len();
+        }
+        let mut all = records.iter().zip(from..);
+        all.position(|(rec, no)| !self.is_surely_unwritten(table, no, rec)).unwrap_or(records.len())
+    }
+
     #[inline(always)]
     fn look_while(
         &mut self,
@@ -141,7 +151,7 @@ impl Txn {
         Looked { rows, next: from + records.len() as u64 }
     }
 
-    /// The same for a table with one partition, where we have written nothing. `plain`: what
+    /// The same for a table with one partition and records that we have not written. `plain`: what
     /// [`Txn::plain_of`] has told.
     fn look_at_plain(
         &mut self,

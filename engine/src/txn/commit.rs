@@ -386,6 +386,7 @@ impl Txn {
             return;
         }
         debug_assert_eq!(self.stage, Stage::Settled);
+        self.writes.release_locks(&self.owner);
         let (writes, locks) = (&self.writes, &mut self.locks);
         let written = |r| writes.last_of(r).is_some() || faults::on(Fault::ReleasesUnwritten);
         locks.release_written(&self.owner, p, written);

@@ -188,7 +188,7 @@ impl Txn {
         unique: Unique,
     ) -> Result<Option<(Rival, Csn)>, Error> {
         let Some(primary) = r.table.primary() else { return Ok(None) };
-        let n = self.last_write(r).expect("an insert of ours");
+        let n = self.writes.last_of(r).expect("an insert of ours");
         self.sweep(p, r.table, 2);
         // INV-DEAD: the key is known before there is an entry.
         self.writes.entries.count(key);
@@ -232,7 +232,7 @@ impl Txn {
     /// The row of a record, if it has one now or may come to have one as long as its entry is
     /// there.
     fn rival(&self, p: &dyn Platform, r: RecordRef) -> Result<Option<(Rival, Csn)>, Error> {
-        if let Some(n) = self.writes.last_of(r) {
+        if let Some(n) = self.last_write(r) {
             let deletes = self.writes[n as usize].kind == WriteKind::Delete;
             return Ok((!deletes).then_some((Rival::Own(r), 0)));
         }

@@ -57,7 +57,7 @@ struct KeptWrite {
     no: u64,
     version: NonNull<Version>,
     base: Option<NonNull<Version>>,
-    previous: Option<u32>,
+    follows: u32,
     xid: u32,
     kind: WriteKind,
     superseded: bool,
@@ -70,8 +70,8 @@ const _: () = assert!(align_of::<KeptChange>() <= 8);
 impl KeptWrite {
     fn of(w: &Write) -> KeptWrite {
         let RecordRef { table, no, rec } = w.r;
-        let &Write { version, base, previous, xid, kind, superseded, .. } = w;
-        KeptWrite { table, rec, no, version, base, previous, xid, kind, superseded, has_entry: w.entry != 0 }
+        let &Write { version, base, follows, xid, kind, superseded, .. } = w;
+        KeptWrite { table, rec, no, version, base, follows, xid, kind, superseded, has_entry: w.entry != 0 }
     }
 
     /// Without what only a running transaction needs. If it is undone, the entry of an insert in
@@ -79,7 +79,7 @@ impl KeptWrite {
     fn restored(&self) -> Write {
         let r = RecordRef { table: self.table, no: self.no, rec: self.rec };
         let mut w = Write::new(r, self.kind, self.version, self.base, (0, 1), self.xid);
-        (w.previous, w.superseded) = (self.previous, self.superseded);
+        (w.follows, w.superseded) = (self.follows, self.superseded);
         w.entry = if self.has_entry { UNKNOWN_ENTRY } else { 0 };
         w
     }

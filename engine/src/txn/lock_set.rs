@@ -1,9 +1,16 @@
 //! The lock set: the locks that the transaction holds, and those that it may give up early.
+//!
+//! **INV-WITHIN**: A lock that the transaction holds is in its lock set or within one of its
+//! writes. Within a write is only the lock of its record, if it was the last new one before the
+//! write. It has the mode of such a write. It and the write belong to the top transaction: both
+//! stay to its end, whatever savepoints are rolled back. Nothing that counts locks had begun in
+//! between. Entries of its upgrades may be in the set: they release nothing.
 
 use super::parts::Published;
 use super::range_locks::Early;
-use super::{Owner, RecordRef};
+use super::{Owner, RecordRef, WriteKind};
 use crate::error::Error;
+use crate::faults::{self, Fault};
 use crate::lock::{Acquired, Holder, LockWord, Mode};
 use crate::platform::{Platform, AT_COMMIT};
 
@@ -20,6 +27,15 @@ pub(super) struct LockEntry {
     /// Nesting depth of the subtransaction that took it; 0: it stays until the top transaction
     /// ends.
     pub depth: u32,
+}
+
+/// The mode of a lock within a write.
+fn mode_of(kind: WriteKind) -> Mode {
+    if kind == WriteKind::Delete {
+        Mode::Update
+    } else {
+        Mode::NoKeyUpdate
+    }
 }
 
 /// The locks of a transaction.
@@ -39,6 +55,8 @@ pub(super) struct LockSet {
     pub released: bool,
     /// The tag of the locks that it may give up then; 0: there is none yet.
     tag: u32,
+    /// The lock of a record that was taken last, until a write of the record is buffered.
+    fresh: Option<&'static LockWord>,
 }
 
 impl LockSet {
@@ -54,7 +72,48 @@ impl LockSet {
             Acquired::New => None,
             Acquired::Upgraded(h) => Some(h),
         };
+        if previous.is_none() && rec.is_some() {
+            self.fresh = Some(word);
+        }
         self.all.push(LockEntry { word, rec, partition: false, previous, mode, depth });
+    }
+
+    /// A write of a record is about to be buffered. Is its lock new since before that, so that the
+    /// write is the first one under it?
+    #[inline]
+    pub fn is_fresh(&mut self, word: &'static LockWord) -> bool {
+        let is = self.fresh.is_some_and(|f| std::ptr::eq(f, word));
+        if is {
+            self.fresh = None;
+        }
+        is
+    }
+
+    /// Takes out the lock that was taken last, if it may lie within a write of its record that is
+    /// about to be buffered (INV-WITHIN).
+    #[inline]
+    pub fn take_for_write(&mut self, word: &'static LockWord, kind: WriteKind) -> bool {
+        let left = self.all.len().wrapping_sub(1);
+        let may = self.all.last().is_some_and(|l| {
+            let is_new = l.previous.is_none() && l.depth == 0;
+            std::ptr::eq(l.word, word) && l.rec.is_some() && is_new && l.mode == mode_of(kind)
+        });
+        let mut counts = self.marks.iter().copied().chain(self.early.iter().map(|e| e.from));
+        if !may || counts.any(|n| n > left) {
+            return false;
+        }
+        self.all.truncate(left);
+        true
+    }
+
+    /// Makes room for so many more locks.
+    pub fn reserve(&mut self, n: usize) -> Result<(), Error> {
+        self.all.try_reserve(n).map_err(|_| Error::OutOfMemory)
+    }
+
+    /// Puts back a lock of a record that was within a write of this kind. Room was reserved.
+    pub fn put_back(&mut self, r: RecordRef, kind: WriteKind) {
+        self.add(&r.rec.lock, Some(r), mode_of(kind), 0, Acquired::New);
     }
 
     /// The locks of a transaction that was prepared by another process. They are only to be
@@ -178,9 +237,9 @@ impl LockSet {
 
     /// Releases the write locks of subtransactions at `depth` and deeper. Read locks stay. Where
     /// `reads`, the transaction may have read the record under its write lock: then the record
-    /// stays locked for reading.
+    /// stays locked for reading. A lock of the key stays one: others may hold modes beside it that
+    /// no reader's lock of the row goes with.
     pub fn release_from(&mut self, owner: &Owner, depth: u32, reads: impl Fn(RecordRef) -> bool) {
-        let share = Holder { slot: owner.slot, mode: Mode::Share, tag: 0 };
         for i in (self.mark(depth)..self.all.len()).rev() {
             let l = &mut self.all[i];
             if l.depth < depth {
@@ -188,8 +247,9 @@ impl LockSet {
             }
             let weaker = l.previous.is_none_or(|h| h.mode < Mode::Share);
             if weaker && l.rec.is_some_and(&reads) {
-                l.word.release(owner.e.region, owner.slot, Some(share));
-                (l.mode, l.depth) = (Mode::Share, 0);
+                let mode = if faults::on(Fault::KeyIsShared) { Mode::Share } else { l.mode.min(Mode::Share) };
+                l.word.release(owner.e.region, owner.slot, Some(Holder { slot: owner.slot, mode, tag: 0 }));
+                (l.mode, l.depth) = (mode, 0);
             } else {
                 l.word.release(owner.e.region, owner.slot, l.previous);
                 self.all.remove(i);
@@ -226,7 +286,7 @@ impl LockSet {
         self.marks.clear();
         self.early.clear();
         self.last_partition = (0, 0);
-        (self.released, self.tag) = (false, 0);
+        (self.released, self.tag, self.fresh) = (false, 0, None);
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) struct Early {
     /// Of the subtransaction in which it began.
     pub depth: u32,
     /// The first lock of the transaction that may have the tag.
-    from: usize,
+    pub(super) from: usize,
 }
 
 impl LockSet {

@@ -192,7 +192,7 @@ impl Registrations {
                 n = note.next;
             }
             // The key of a record does not change.
-            at = w.previous.map(|i| i as usize);
+            at = w.previous().map(|i| i as usize);
         }
         None
     }

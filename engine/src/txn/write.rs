@@ -10,7 +10,7 @@ use crate::partition::Stripe;
 use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
 use crate::protocol::Touch;
-use crate::record::{Successor, Version, VERSION_HEADER, VER_KEYED, VER_TOMBSTONE};
+use crate::record::{Record, Successor, Version, VERSION_HEADER, VER_KEYED, VER_TOMBSTONE};
 use crate::retire::RetireQueue;
 use crate::table::Table;
 use std::ptr::NonNull;
@@ -140,10 +140,17 @@ impl Txn {
 
     /// Buffers a write of a record that may have been written before; returns its number.
     #[inline]
-    fn push(&mut self, w: Write) -> u32 {
+    fn push(&mut self, mut w: Write) -> u32 {
         self.acts = true;
         let r = w.r;
-        let n = self.writes.add(w);
+        let is_fresh = self.locks.is_fresh(&r.rec.lock);
+        w.locks = is_fresh && self.depth <= 1 && self.locks.take_for_write(&r.rec.lock, w.kind);
+        let below = self.level != Level::Serializable;
+        if cfg!(feature = "faults") && below && w.base.is_some() {
+            assert!(r.rec.lock.held_by(self.slot).is_some(), "INV-UNWRITTEN: a write of a row is under its lock");
+        }
+        let is_first = is_fresh && below && w.base.is_some();
+        let n = if is_first { self.writes.add_first(w) } else { self.writes.add(w) };
         self.touch(r.partition()); // so that `publish` finds its counters
         self.expose_last();
         n
@@ -258,11 +265,21 @@ impl Txn {
     /// Our last write of a record.
     #[inline]
     pub fn last_write(&self, r: RecordRef) -> Option<u32> {
+        if self.is_surely_unwritten(r.table, r.no, r.rec) {
+            return None;
+        }
         self.writes.last_of(r)
+    }
+    #[inline]
+    pub(super) fn is_surely_unwritten(&self, table: &Table, no: u64, rec: &Record) -> bool {
+        self.level != Level::Serializable && self.writes.is_surely_unwritten(self.slot, table, no, rec)
     }
     /// What statement `before` sees of our writes of a record; `None`: a statement after all.
     #[inline]
     pub fn own(&self, r: RecordRef, before: Option<u32>) -> Own {
+        if self.is_surely_unwritten(r.table, r.no, r.rec) {
+            return Own::Nothing;
+        }
         self.writes.own(r, before)
     }
 
@@ -320,10 +337,20 @@ impl Txn {
         self.depth = depth.saturating_sub(1).max(1);
     }
 
-    /// Takes back the last buffered write.
-    pub(super) fn undo_last(&mut self) {
+    /// Takes back the last buffered write, which is of a savepoint, or an insert: no lock lies
+    /// within it (INV-WITHIN), so this allocates nothing.
+    fn undo_last(&mut self) {
         let Some(w) = self.writes.undo_last(&self.owner) else { return };
+        debug_assert!(!w.locks);
         self.registrations.forget_notes(w.notes);
+    }
+
+    /// Takes back all writes, but for the locks within them: allocates nothing.
+    pub(super) fn undo_all(&mut self) {
+        for n in (0..self.writes.len()).rev() {
+            let w = self.writes.undo(&self.owner, n);
+            self.registrations.forget_notes(w.notes);
+        }
     }
 
     /// Takes back a speculative insert (ON CONFLICT). False if it is not our last write any more:

@@ -7,12 +7,19 @@
 //! write of their records. A search for a write makes the others known, so that writes cost nothing
 //! that no search asks for.
 //!
+//! **INV-UNWRITTEN**: Below SERIALIZABLE a transaction holds the lock of each record that it has
+//! written and not inserted, from before its first write there. So it has not written a record
+//! whose lock it does not hold, and which it has not inserted: its number is none of those between
+//! the least and the greatest that it has inserted into the table ([`Inserted`]). And a write of a
+//! committed row is the first one there if no other was buffered since the lock was new.
+//!
 //! **INV-WRITER**: A record has the transaction id of its inserter or deleter, for unique checks.
 //! The transaction that has put it there takes it out when it publishes or undoes that write. A
 //! lock of the record is no right to take it out: the record may have been locked for what it was
 //! before.
 
 use super::entries::Entries;
+use super::inserted::Inserted;
 use super::{Owner, RecordRef};
 use crate::csn::SlotId;
 use crate::faults::{self, Fault};
@@ -20,8 +27,9 @@ use crate::lock::Mode;
 use crate::memory::OutOfMemory;
 use crate::primitive::{prefetch, Ordering};
 use crate::range::{Columns, Effect};
-use crate::record::Version;
+use crate::record::{Record, Version};
 use crate::retire::RetireQueue;
+use crate::table::Table;
 use hashbrown::HashMap;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -30,8 +38,12 @@ use std::ptr::NonNull;
 /// Among so many buffered writes the last one of a record is found by looking at each.
 const FEW: usize = 16;
 
+/// Besides the last write, so many before it are looked at before all are searched: an insert and
+/// the delete of the row that it replaces come together.
+const RECENT: usize = 3;
+
 /// The distance, in writes, between one that is committed and one that is prefetched.
-const AHEAD: usize = 8;
+const AHEAD: usize = 16;
 
 /// [`Write::entry`] of a write whose key is not known.
 pub(super) const UNKNOWN_ENTRY: u32 = u32::MAX;
@@ -83,7 +95,7 @@ impl Latest {
         }
         self.known.set(left);
         let map = self.map.get_mut();
-        match w.previous {
+        match w.previous() {
             Some(n) => _ = map.insert(w.r.key(), n),
             None => _ = map.remove(&w.r.key()),
         }
@@ -94,6 +106,12 @@ impl Latest {
         self.known.set(0);
         super::clear_map(self.map.get_mut());
     }
+}
+
+/// By which the inserts of a table are known.
+#[inline]
+fn address(table: &Table) -> usize {
+    std::ptr::from_ref(table).addr()
 }
 
 /// What a buffered write does.
@@ -118,8 +136,8 @@ pub struct Write {
     pub version: NonNull<Version>,
     /// The committed version that it replaces; `None` for own inserts.
     pub base: Option<NonNull<Version>>,
-    /// Our previous write of the same record.
-    pub previous: Option<u32>,
+    /// Our previous write of the same record, + 1; 0: there is none.
+    pub(super) follows: u32,
     /// Number of the statement (PostgreSQL's command id).
     pub cid: u32,
     /// Subtransaction depth; 1 is the top transaction.
@@ -129,6 +147,8 @@ pub struct Write {
     pub xid: u32,
     /// Is there a later write of ours of the same record?
     pub superseded: bool,
+    /// Is the record's lock within it (INV-WITHIN)?
+    pub(super) locks: bool,
     /// The columns in which the version differs from the one before, ours or the committed one
     /// (INV-COLUMNS, INV-CHANGED).
     pub(super) changed: Columns,
@@ -138,6 +158,9 @@ pub struct Write {
     /// entry.
     pub(super) entry: u32,
 }
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Write>() == 72, "a transaction has one for each row that it writes");
 
 impl Write {
     /// A write that is not in the list yet.
@@ -150,8 +173,14 @@ impl Write {
         (cid, depth): (u32, u32),
         xid: u32,
     ) -> Write {
-        let (previous, superseded, changed) = (None, false, Columns::ALL);
-        Write { r, kind, version, base, previous, cid, depth, xid, superseded, changed, notes: 0, entry: 0 }
+        let (superseded, locks, changed, follows, notes, entry) = (false, false, Columns::ALL, 0, 0, 0);
+        Write { r, kind, version, base, follows, cid, depth, xid, superseded, locks, changed, notes, entry }
+    }
+
+    /// Our previous write of the same record.
+    #[inline]
+    pub fn previous(&self) -> Option<u32> {
+        self.follows.checked_sub(1)
     }
 
     /// Takes the own transaction id out of the record (INV-WRITER).
@@ -183,6 +212,8 @@ pub(super) struct WriteSet {
     sorted: usize,
     /// The marks of at least all records that were written: most records are known not to be.
     marks: u64,
+    /// What was inserted.
+    inserted: Inserted,
     pub entries: Entries,
     /// How many of the writes are linked, from the first one on.
     linked: usize,
@@ -247,20 +278,30 @@ impl WriteSet {
 
     /// Forgets the writes from the number `from` on, of a table that no process can reach.
     pub fn forget_linked(&mut self, from: usize) {
+        debug_assert!(self.all[from..].iter().all(|w| !w.locks));
         self.all.truncate(from);
         (self.linked, self.sorted) = (self.all.len(), self.sorted.min(from));
     }
 
     /// Adds the first write of a record.
     #[inline]
-    pub fn add_first(&mut self, w: Write) {
-        debug_assert!(self.last_of(w.r).is_none());
+    pub fn add_first(&mut self, w: Write) -> u32 {
+        debug_assert!(!self.was_just_written(w.r));
         self.push(w);
+        self.all.len() as u32 - 1
+    }
+
+    /// Is one of the last writes of this record? Unlike a search, it makes no write known.
+    fn was_just_written(&self, r: RecordRef) -> bool {
+        self.all.iter().rev().take(4 * FEW).any(|w| std::ptr::eq(w.r.rec, r.rec))
     }
 
     #[inline]
     fn push(&mut self, w: Write) {
         self.marks |= w.r.mark();
+        if w.base.is_none() {
+            self.inserted.add(address(w.r.table), w.r.no);
+        }
         if self.sorted == self.all.len() {
             let follows = |last: &Write| std::ptr::eq(last.r.table, w.r.table) && last.r.no < w.r.no;
             self.sorted += usize::from(self.all.last().is_none_or(follows));
@@ -271,8 +312,8 @@ impl WriteSet {
     /// Adds a write of a record that may have been written before; returns its number.
     #[inline]
     pub fn add(&mut self, mut w: Write) -> u32 {
-        w.previous = self.last_of(w.r);
-        if let Some(p) = w.previous {
+        if let Some(p) = self.last_of(w.r) {
+            w.follows = p + 1;
             self.all[p as usize].superseded = true;
             w.entry = self.all[p as usize].entry;
         }
@@ -288,16 +329,32 @@ impl WriteSet {
         }
         if self.all.len() > FEW {
             let n = self.all.len() - 1;
-            let last = self.all[n].r;
-            if std::ptr::eq(last.rec, r.rec) {
-                return Some(n as u32);
+            let recent = (n - RECENT..=n).rev().find(|&i| std::ptr::eq(self.all[i].r.rec, r.rec));
+            if let Some(i) = recent {
+                return Some(i as u32);
             }
+            let last = self.all[n].r;
             if self.sorted > n && std::ptr::eq(last.table, r.table) && last.no < r.no {
                 return None; // it lies behind all that were written
             }
             return self.latest.find(&self.all, self.sorted, r);
         }
         self.all.iter().rposition(|w| std::ptr::eq(w.r.rec, r.rec)).map(|n| n as u32)
+    }
+
+    /// Is it known without a search that a transaction below SERIALIZABLE has not written this
+    /// record (INV-UNWRITTEN)?
+    #[inline]
+    pub fn is_surely_unwritten(&self, slot: SlotId, table: &Table, no: u64, rec: &Record) -> bool {
+        !self.inserted.may_have(address(table), no) && !rec.lock.may_be_held_by(slot)
+    }
+
+    /// Is it known without a search that no record of this number or a larger one was written in a
+    /// table (INV-LATEST)?
+    #[inline]
+    pub fn is_behind_all(&self, table: &Table, no: u64) -> bool {
+        let is_before = |w: &Write| std::ptr::eq(w.r.table, table) && w.r.no < no;
+        self.sorted == self.all.len() && self.all.last().is_none_or(is_before)
     }
 
     /// What statement `before` sees of our writes of a record; `None`: a statement after all.
@@ -310,7 +367,7 @@ impl WriteSet {
             if before.is_none_or(|b| w.cid < b) {
                 return Own::Write(n);
             }
-            at = w.previous;
+            at = w.previous();
         }
         Own::Later
     }
@@ -345,10 +402,10 @@ impl WriteSet {
     /// it replaces: those of our earlier updates of the row, too.
     #[inline]
     fn changed(&self, w: &Write) -> Columns {
-        let (mut changed, mut at) = (w.changed, w.previous);
+        let (mut changed, mut at) = (w.changed, w.previous());
         while let Some(n) = at.filter(|_| !faults::on(Fault::LastChangeOnly)) {
             let earlier = &self.all[n as usize];
-            (changed, at) = (changed.and(earlier.changed), earlier.previous);
+            (changed, at) = (changed.and(earlier.changed), earlier.previous());
         }
         if faults::on(Fault::ChangesForgotten) {
             return Columns::NONE;
@@ -422,7 +479,8 @@ impl WriteSet {
             prefetch(w.r.rec);
             prefetch(w.version.as_ptr());
             if let Some(base) = w.base {
-                prefetch(base.as_ptr());
+                // The commit asks for its length alone, which may lie in the next line.
+                prefetch(base.as_ptr().wrapping_byte_add(std::mem::offset_of!(Version, len)));
             }
         }
     }
@@ -437,22 +495,48 @@ impl WriteSet {
 
     /// Takes back the last write, and returns it.
     pub fn undo_last(&mut self, owner: &Owner) -> Option<Write> {
-        let w = self.all.pop()?;
-        self.sorted = self.sorted.min(self.all.len());
-        if let Some(n) = w.previous {
-            self.all[n as usize].superseded = false;
+        let n = self.all.len().checked_sub(1)?;
+        let w = self.undo(owner, n);
+        self.all.truncate(n);
+        self.sorted = self.sorted.min(n);
+        if let Some(previous) = w.previous() {
+            self.all[previous as usize].superseded = false;
         }
-        self.latest.forget(&w, self.all.len());
+        self.latest.forget(&w, n);
+        Some(w)
+    }
+
+    /// Takes back what a write has done, after all later ones. It stays in the list, for the lock
+    /// within it.
+    pub fn undo(&mut self, owner: &Owner, n: usize) -> Write {
+        let w = self.all[n];
         match w.kind {
             WriteKind::Insert => {
-                self.kill_insert(owner, &w, self.all.len() + 1);
+                self.kill_insert(owner, &w, n + 1);
                 self.entries.forget(w.entry);
             }
             WriteKind::Delete if w.xid != 0 => w.r.rec.writer.store(0, Ordering::SeqCst),
             WriteKind::Delete | WriteKind::Update => {}
         }
         owner.retire_version(w.version);
-        Some(w)
+        w
+    }
+
+    /// Takes the locks out of the writes that have some within them, one by one (INV-WITHIN).
+    pub fn take_locks(&mut self) -> impl Iterator<Item = (RecordRef, WriteKind)> + '_ {
+        self.all.iter_mut().filter_map(|w| std::mem::take(&mut w.locks).then_some((w.r, w.kind)))
+    }
+
+    /// Releases the locks within the writes.
+    pub fn release_locks(&mut self, owner: &Owner) {
+        for i in 0..self.all.len() {
+            if let Some(w) = self.all.get(i + AHEAD).filter(|w| w.locks) {
+                prefetch(w.r.rec);
+            }
+            if std::mem::take(&mut self.all[i].locks) {
+                self.all[i].r.rec.lock.release(owner.e.region, owner.slot, None);
+            }
+        }
     }
 
     /// An own insert that will never be. Entries of other indexes may point to it until VACUUM.
@@ -495,10 +579,12 @@ impl WriteSet {
 
     /// The transaction has ended.
     pub fn clear(&mut self) {
+        debug_assert!(self.all.iter().all(|w| !w.locks));
         super::clear_vec(&mut self.all);
         self.latest.clear();
         self.entries.clear();
         (self.marks, self.sorted) = (0, 0);
+        self.inserted.clear();
         self.linked = 0;
     }
 }

@@ -245,6 +245,36 @@ fn walks_are_short() {
     reader.abort();
 }
 
+/// The mode in which a transaction has locked the row.
+fn mode_of(c: &Client) -> Option<Mode> {
+    record(c.w, KEY).rec.lock.held_by(c.t.slot).map(|h| h.mode)
+}
+
+/// ROLLBACK TO leaves a lock of the key as it is: another transaction may be about to change the
+/// row.
+#[test]
+fn a_locked_key_is_no_locked_row_after_rollback_to() {
+    for (fault, found) in [(None, true), (Some(Fault::KeyIsShared), false)] {
+        let w = world(Protocol::TwoPhase, Policy::NoWait, &[], 16);
+        let r = Recorder::new();
+        let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+        writer.begin(Mood::Serializable);
+        change(&mut writer, KEY, A).expect("nobody is in the way");
+        faults::set(fault);
+        reader.begin(Mood::Serializable);
+        reader.savepoint();
+        reader.t.lock_row(&reader.p, record(&w, KEY), Mode::KeyShare, How::Try).expect("beside the update");
+        reader.end_savepoint(false);
+        assert_eq!(mode_of(&reader), Some(if found { Mode::KeyShare } else { Mode::Share }));
+        // It may not read the row as if that could not change.
+        let got = reader.t.read(&reader.p, record(&w, KEY), false);
+        faults::set(None);
+        assert_eq!(got.is_err(), found, "{got:?}");
+        reader.abort();
+        writer.commit().expect("it has its lock");
+    }
+}
+
 /// What a transaction reads in order to write or lock it is compared as a whole.
 #[test]
 fn what_will_be_written_or_locked_is_looked_at_as_a_whole() {
@@ -351,7 +381,7 @@ fn a_prepared_transaction_protects_what_it_has_looked_at() {
             let end = reader.prepare();
             assert_eq!(end.is_err(), conflict, "{p:?}");
             if end.is_ok() {
-                assert!(reader.t.guards_reads());
+                assert!(reader.t.guards_reads(w.table));
                 reader.commit_prepared();
             }
             reader.abort();

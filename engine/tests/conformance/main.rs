@@ -46,5 +46,6 @@ mod switches;
 mod turns;
 mod upgrades;
 mod waits;
+mod within;
 mod world;
 mod wraps;

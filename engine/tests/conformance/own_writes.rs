@@ -35,7 +35,7 @@ impl Model {
             let w = t.write(n).expect("a write");
             assert_eq!((w.r.no, w.kind, w.superseded), (r.no, self.writes[n as usize].1, false));
             let before = self.writes[..n as usize].iter().rposition(|w| w.0 == r.no);
-            assert_eq!(w.previous, before.map(|n| n as u32));
+            assert_eq!(w.previous(), before.map(|n| n as u32));
         }
     }
 }
