@@ -19,6 +19,47 @@ SELECT sum(mixedcc.add(NULL::na_acc, 'bal', 1::bigint, 1)::int) FROM generate_se
 SELECT bal FROM na_acc WHERE id = 1;
 SELECT i, (mixedcc.get(NULL::na_acc, 2)).bal, mixedcc.add(NULL::na_acc, 'bal', 1::bigint, 2) FROM generate_series(1, 3) i;
 
+-- A rule that says INSTEAD NOTHING counts as long as it is there.
+SELECT mixedcc.insert(ROW(12, 'rule', 1, NULL)::na_acc);
+CREATE RULE na_rule AS ON DELETE TO na_acc DO INSTEAD NOTHING;
+SELECT mixedcc.remove(NULL::na_acc, 12), mixedcc.remove(NULL::na_acc, 12);
+DROP RULE na_rule ON na_acc;
+ALTER TABLE na_acc ADD CONSTRAINT na_check CHECK (bal >= 0);
+SELECT mixedcc.remove(NULL::na_acc, 12), mixedcc.remove(NULL::na_acc, 12);
+ALTER TABLE na_acc DROP CONSTRAINT na_check;
+
+-- A statement compares keys as the key's index does, whatever operators the search path has.
+CREATE SCHEMA na_first;
+CREATE FUNCTION na_first.yes(int, int) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT true';
+CREATE OPERATOR na_first.= (FUNCTION = na_first.yes, LEFTARG = int, RIGHTARG = int);
+ALTER TABLE na_acc ADD CONSTRAINT na_check CHECK (bal >= 0);
+BEGIN;
+SET LOCAL search_path = na_first, pg_catalog, public;
+SELECT mixedcc.set(NULL::na_acc, 'note', 'one'::text, 2), mixedcc.put(ROW(3, 'o3', 312, 'put')::na_acc), mixedcc.remove(NULL::na_acc, 4);
+SELECT count(*), count(*) FILTER (WHERE note = 'one') AS one, count(*) FILTER (WHERE note = 'put') AS put FROM na_acc;
+ROLLBACK;
+ALTER TABLE na_acc DROP CONSTRAINT na_check;
+DROP OPERATOR na_first.= (int, int);
+DROP FUNCTION na_first.yes;
+DROP SCHEMA na_first;
+
+-- Rows of a domain fulfil its constraints.
+CREATE DOMAIN na_rich AS na_acc CHECK ((VALUE).bal >= 300);
+CREATE DOMAIN na_any AS na_acc NOT NULL;
+SELECT mixedcc.get(NULL::na_rich, 3), mixedcc.get(NULL::na_rich, 99) IS NULL AS absent;
+SELECT mixedcc.get(NULL::na_rich, 1);
+SELECT count(*) FROM mixedcc.get_each(NULL::na_rich, ARRAY[3, 4]);
+SELECT count(*) FROM mixedcc.get_each(NULL::na_rich, ARRAY[3, 1]);
+SELECT count(*) FROM mixedcc.range_scan(NULL::na_rich, 3, 4);
+SELECT count(*) FROM mixedcc.range_scan(NULL::na_rich, 1, 4);
+SELECT mixedcc.get(mixedcc.get(NULL::na_acc, 3)::na_any, 1) IS NULL AS absent;
+SELECT mixedcc.get(mixedcc.get(NULL::na_acc, 3)::na_any, 99);
+SELECT mixedcc.put(ROW(3, 'o3', 299, 'poor')::na_rich);
+SELECT mixedcc.put(ROW(3, 'o3', 310, 'rich')::na_rich), mixedcc.get_value(NULL::bigint, NULL::na_rich, 'bal', 1);
+ALTER DOMAIN na_rich ADD CHECK ((VALUE).bal >= 900);
+SELECT mixedcc.get(NULL::na_rich, 3);
+DROP DOMAIN na_rich, na_any;
+
 -- Batches.
 SELECT * FROM mixedcc.get_each(NULL::na_acc, ARRAY[5, 1, 99, NULL, 5]);
 SELECT mixedcc.add_each(NULL::na_acc, 'bal', ARRAY[1, 2, 3]::bigint[], ARRAY[7, 7, 99]), mixedcc.add_each(NULL::na_acc, 'bal', NULL::bigint[], '{}'::int[]);

@@ -267,7 +267,10 @@ unsafe fn sees(t: &mut Txn, r: RecordRef, s: pg_sys::Snapshot, v: NonNull<Versio
 unsafe fn take(rel: pg_sys::Relation, t: &mut Txn, r: RecordRef, want: &Want) -> Result<(), pg_sys::TM_Result::Type> {
     use pg_sys::LockWaitPolicy::*;
     let how = if want.policy == LockWaitBlock { How::Wait } else { How::Try };
-    let got = t.lock_row(&PG, r, want.mode, how);
+    // SAFETY: `rel` is open (tableam.h: tuple_lock).
+    let oid = unsafe { (*rel).rd_id };
+    let is_kept = !xact::recovered::await_rows(oid, r.table, want.mode, how == How::Wait);
+    let got = if is_kept { Err(Error::WouldBlock) } else { t.lock_row(&PG, r, want.mode, how) };
     match got {
         Ok(()) => Ok(()),
         Err(Error::WouldBlock) if want.policy == LockWaitSkip => Err(TM_WouldBlock),

@@ -16,7 +16,7 @@
 //! no older snapshot is left.
 
 use crate::access::ranges::rows::{self, Row};
-use crate::access::{ranges, visible};
+use crate::access::{ranges, tuple, visible};
 use crate::keys::codec::{self, Codec};
 use crate::pg;
 use crate::pg::compat;
@@ -154,6 +154,21 @@ unsafe fn find_key(rel: pg_sys::Relation, info: &RelInfo, kept: &Kept) -> Option
     }
 }
 
+/// Prefetches what [`enter`] will change for the row in a slot, which will be inserted. Decides
+/// nothing.
+///
+/// # Safety
+/// A valid slot of the relation's row type. An ERROR jumps over this frame.
+#[inline]
+pub unsafe fn announce(info: &RelInfo, slot: *mut pg_sys::TupleTableSlot) {
+    if let Some((kept, codec)) = info.primary.as_ref().and_then(|k| Some((k, k.codec()?))) {
+        // SAFETY: `slot` is valid and of the row type (contract of this function).
+        if let Some((key, len)) = unsafe { short_key(codec, slot) } {
+            kept.index.announce(&key[..len]);
+        }
+    }
+}
+
 /// Adds the entry of a row that was inserted just now, and tells the ranges its keys. If the key is
 /// hollow, this is its unique check: the entry is not added if another row has the key or may come
 /// to have it, and `aminsert` sees to that (`access/hollow/insert.rs`).
@@ -231,6 +246,19 @@ unsafe fn short_key(codec: &Codec, slot: *mut pg_sys::TupleTableSlot) -> Option<
     }
 }
 
+/// The same of a version's row, if its columns have known places.
+#[inline]
+unsafe fn short_key_of(rel: pg_sys::Relation, codec: &Codec, v: NonNull<Version>) -> Option<([u8; 8], usize)> {
+    let mut values = [pg_sys::Datum::from(0); 2];
+    let columns = values.get_mut(..codec.attnums.len())?;
+    for (to, &a) in columns.iter_mut().zip(&codec.attnums) {
+        // SAFETY: `v` is reachable and of the relation's row type: contract of `tombstone`. The
+        // codec's columns are columns of it.
+        *to = unsafe { tuple::value_at_place(v, (*rel).rd_att, usize::try_from(a - 1).ok()?) }?;
+    }
+    codec.short(codec.columns.len(), |i| (values[i], pg_sys::InvalidOid)).map(|k| k.bytes())
+}
+
 /// The tombstone of a row that is deleted or moved: with the key of its entry, so that this can
 /// vanish (INV-DEAD of the engine). `old`: a version of the row; `None`: it is our own insert,
 /// whose key the engine knows.
@@ -247,10 +275,14 @@ pub unsafe fn tombstone(
 ) -> NonNull<Version> {
     let codec = info.primary.as_ref().and_then(|k| k.codec.as_ref());
     let Some((codec, old)) = codec.zip(old) else { return ok(t.new_tombstone(to, None)) };
-    let mut key = KEY.take();
-    key.clear();
     // SAFETY: `rel` is open and of ours, and `old` is reachable and of its row type (contract of
     // this function).
+    if let Some((key, len)) = unsafe { short_key_of(rel, codec, old) } {
+        return ok(t.new_tombstone(to, Some(&key[..len])));
+    }
+    let mut key = KEY.take();
+    key.clear();
+    // SAFETY: as above.
     let has_entry = unsafe { rows::plain(rel, codec, Row::Version(old.as_ptr()), &mut key) }.is_some();
     let tombstone = ok(t.new_tombstone(to, has_entry.then_some(&key)));
     KEY.set(key);

@@ -188,7 +188,7 @@ pub unsafe fn live(v: Seen) -> Seen {
 /// What an own write replaced: our previous write of the row, or the committed version.
 pub fn before_image(t: &Txn, n: u32) -> Seen {
     let w = t.write(n)?;
-    match w.previous.and_then(|p| t.write(p)) {
+    match w.previous().and_then(|p| t.write(p)) {
         Some(p) => Some(p.version),
         None => w.base,
     }
@@ -302,7 +302,7 @@ pub unsafe fn to_index(t: &mut Txn, r: RecordRef, oldest: Option<Oldest>) -> Opt
         if let Some(n) = t.last_write(r) {
             let w = *t.write(n)?;
             if let Some(version) = own_version(t, n) {
-                let has_past = w.base.is_some() || w.previous.is_some();
+                let has_past = w.base.is_some() || w.previous().is_some();
                 return Some(ToIndex { version: Some(version), alive: true, has_past });
             }
             return w.base.map(|version| ToIndex { version: Some(version), alive: false, has_past: false });

@@ -113,6 +113,7 @@ unsafe fn insert_slot(
         let t = xact::writing();
         let xid = xid_for(info);
         let part = partition_of(info, slot);
+        primary::announce(info, slot);
         let by = Author::of(t, cid, false);
         let f = tuple::form(t, number(info, part), slot, by);
         let td = tuple::header(f.version().as_ptr());
@@ -338,6 +339,7 @@ pub unsafe fn delete(
         let info = rel::info(rel);
         let t = xact::writing();
         let Some(r) = resolve(t, info, tid) else { error!("attempted to delete a row that does not exist") };
+        xact::recovered::await_keys(info.oid, info.table, true);
         let xid = xid_for(info);
         let target = target(t, r, LockMode::Update, info.needs_xid, snapshot, crosscheck, cid, tmfd);
         if let Target::Fail(f) = target {
@@ -446,6 +448,7 @@ pub unsafe fn update(
         // Unique checks wait by it.
         let xid = if moves { xid_for(info) } else { pg_sys::InvalidTransactionId };
         if moves {
+            xact::recovered::await_keys(info.oid, info.table, true);
             hollow::serve(rel, info);
         }
         let target = target(t, r, mode, moves && info.needs_xid, snapshot, crosscheck, cid, tmfd);
@@ -454,6 +457,9 @@ pub unsafe fn update(
         }
         let (base, old) = base_and_version(t, &target);
         let part = if moves { partition_of(info, slot) } else { [0; 2] };
+        if moves {
+            primary::announce(info, slot);
+        }
         let place = if moves { number(info, part) } else { tuple::place_of(t.e.region.nodes(), info, slot) };
         let by = Author::of(t, cid, is_locked(r));
         let f = tuple::form(t, place, slot, by);

@@ -67,6 +67,7 @@ unsafe extern "C-unwind" fn start(q: *mut pg_sys::QueryDesc, eflags: i32) {
 /// The bypass has started a statement, on a table of ours.
 #[pg_guard]
 unsafe extern "C-unwind" fn taken() {
+    // Not by `mode` alone: `before` decides that on a standby, also where it takes no snapshot yet.
     standby::check_as_asked();
     xact::note_statement();
     if is_serializable() {
@@ -88,6 +89,10 @@ unsafe fn run(q: *mut pg_sys::QueryDesc, direction: pg_sys::ScanDirection::Type,
             Run::Refused(why) => {
                 let given_up = bypass::give_up(q);
                 start_executor(q, given_up.eflags(), why);
+                let portal = pg_sys::ActivePortal;
+                if !portal.is_null() && (*portal).queryDesc == q {
+                    (*portal).tupDesc = (*q).tupDesc; // was the program's, which may go
+                }
                 given_up.replaced_by((*q).estate);
                 false
             }

@@ -2,9 +2,50 @@
 
 use crate::pg::compat;
 use pgrx::pg_sys::{self, Datum, Oid};
+use std::cell::Cell;
 
 /// A value of a partition key: datum, NULL, type.
 pub type Value = (Datum, bool, Oid);
+
+/// The domain, if it is one, of which a function's results are. PostgreSQL leaves it to the
+/// function that these fulfil the domain's constraints.
+pub struct Domain {
+    /// `InvalidOid`: it is no domain.
+    typid: Oid,
+    /// What `domain_check` keeps between its calls.
+    kept: Cell<*mut core::ffi::c_void>,
+    /// Where it lies.
+    memory: pg_sys::MemoryContext,
+}
+
+impl Domain {
+    /// Of a type that exists; `memory` lasts as long as the result is used.
+    pub fn of(typid: Oid, memory: pg_sys::MemoryContext) -> Domain {
+        // SAFETY: a catalog look-up.
+        let is_domain = unsafe { pg_sys::getBaseType(typid) } != typid;
+        let typid = if is_domain { typid } else { pg_sys::InvalidOid };
+        Domain { typid, kept: Cell::new(std::ptr::null_mut()), memory }
+    }
+
+    /// Is there nothing to check?
+    #[inline]
+    pub fn is_none(&self) -> bool {
+        self.typid == pg_sys::InvalidOid
+    }
+
+    /// Raises an error if a result, or NULL, does not fulfil the domain's constraints.
+    ///
+    /// # Safety
+    /// A value of the domain's base type. `memory` is there still. An ERROR unwinds.
+    #[inline]
+    pub unsafe fn check(&self, value: Option<Datum>) {
+        if !self.is_none() {
+            let (d, null) = (value.unwrap_or(Datum::from(0)), value.is_none());
+            // SAFETY: contract of this function. `kept` is that of earlier calls for this domain.
+            unsafe { pg_sys::domain_check(d, null, self.typid, self.kept.as_ptr(), self.memory) };
+        }
+    }
+}
 
 /// A value of a key as its column's type: unknown literals are read, others cast where that is
 /// implicit. Integers and what has no such cast stay.

@@ -10,6 +10,7 @@ use crate::keys::codec::Codec;
 use crate::paths::native;
 use crate::pg::errors::{complain, unsupported};
 use crate::pg::relations::{self, must_expect};
+use crate::pg::values::Domain;
 use crate::pg::{compat, expr};
 use crate::state::errors;
 use crate::state::platform::PG;
@@ -43,6 +44,8 @@ struct Rows {
     store: *mut pg_sys::Tuplestorestate,
     /// Their type, as the statement expects it.
     desc: pg_sys::TupleDesc,
+    /// The domain over their type that was asked for.
+    domain: Domain,
 }
 
 impl Rows {
@@ -52,6 +55,7 @@ impl Rows {
         // SAFETY: `slot` is a heap tuple slot of the table with a row: `copy_rows` has made and
         // filled it. `must_expect` has compared the row types.
         unsafe {
+            self.check(slot);
             let natts = (*self.desc).natts;
             if tuple::columns(&*(*slot.cast::<pg_sys::HeapTupleTableSlot>()).tuple) == natts {
                 return pg_sys::tuplestore_puttupleslot(self.store, slot);
@@ -60,6 +64,28 @@ impl Rows {
                 crate::pg::raw::slot_getsomeattrs_int(slot, natts);
             }
             pg_sys::tuplestore_putvalues(self.store, self.desc, (*slot).tts_values, (*slot).tts_isnull);
+        }
+    }
+}
+
+impl Rows {
+    /// Checks the row of a slot, if it is to be of a domain.
+    unsafe fn check(&self, slot: *mut pg_sys::TupleTableSlot) {
+        if self.domain.is_none() {
+            return;
+        }
+        // SAFETY: `slot` has a row of the table: contract of `put`. Columns that were added after
+        // it get their values.
+        unsafe {
+            let desc = (*slot).tts_tupleDescriptor;
+            if i32::from((*slot).tts_nvalid) < (*desc).natts {
+                crate::pg::raw::slot_getsomeattrs_int(slot, (*desc).natts);
+            }
+            let row = pg_sys::heap_form_tuple(desc, (*slot).tts_values, (*slot).tts_isnull);
+            let value = pg_sys::heap_copy_tuple_as_datum(row, desc);
+            self.domain.check(Some(value));
+            pg_sys::pfree(value.cast_mut_ptr());
+            pg_sys::heap_freetuple(row);
         }
     }
 }
@@ -91,7 +117,8 @@ fn range_scan(fcinfo: pg_sys::FunctionCallInfo) {
         must_select(table);
         let heap = open(table, pg_sys::AccessShareLock);
         must_expect((*result).setDesc, heap.0);
-        run(&heap, &request, Rows { store: (*result).setResult, desc: (*result).setDesc });
+        let domain = Domain::of(typid, (*info).fn_mcxt);
+        run(&heap, &request, Rows { store: (*result).setResult, desc: (*result).setDesc, domain });
         (*fcinfo).isnull = true;
     }
 }

@@ -85,7 +85,11 @@ pub unsafe fn find(q: *mut pg_sys::QueryDesc) -> Result<*mut Program, Reason> {
     unsafe {
         if let Some(e) = plans().get(&((*q).plannedstmt as usize)) {
             match (**e).known {
-                Known::Program(p) if (*p).user == pg::raw::GetUserId() && program::knows((*p).params, (*q).params) => {
+                Known::Program(p)
+                    if !(*p).broken
+                        && (*p).user == pg::raw::GetUserId()
+                        && program::knows((*p).params, (*q).params) =>
+                {
                     return Ok(p)
                 }
                 Known::Refused(why) => return Err(why),
@@ -294,8 +298,8 @@ fn relation_changed(oid: Oid) {
                 drop_program(*e);
             }
         }
-        // Those that no entry names.
-        for p in exec::used_once().filter(|p| oid == pg_sys::InvalidOid || program::uses(*p, oid)) {
+        // Those that no entry names: of one execution, or dropped.
+        for p in exec::used_programs().filter(|p| oid == pg_sys::InvalidOid || program::uses(*p, oid)) {
             forget_entries(p);
         }
     }

@@ -25,7 +25,7 @@ pub struct Exec {
     /// Has it a query level of triggers (INV-BYPASS-QUEUE)?
     pub queues: bool,
     /// The table's cache entry, which has a reference that no resource owner knows while the
-    /// statement runs; or null.
+    /// statement runs, and before, if a portal has started it; or null.
     pinned: pg_sys::Relation,
 }
 
@@ -194,6 +194,26 @@ pub unsafe fn begin(q: *mut pg_sys::QueryDesc, eflags: i32, p: *mut Program) -> 
     }
 }
 
+/// The state runs in the present subtransaction. Returns what [`leave`] is to be given.
+///
+/// # Safety
+/// A state of ours that is in use.
+#[inline]
+pub unsafe fn enter(x: *mut Exec) -> u32 {
+    // SAFETY: `x` is valid: contract of this function.
+    unsafe { std::mem::replace(&mut (*x).level, xact::depth()) }
+}
+
+/// The run has ended, without an ERROR: the state is of the subtransaction that has begun it.
+///
+/// # Safety
+/// A state of ours that is in use.
+#[inline]
+pub unsafe fn leave(x: *mut Exec, began: u32) {
+    // SAFETY: `x` is valid: contract of this function.
+    unsafe { (*x).level = began };
+}
+
 /// Takes a state out of the list of those that are in use.
 fn not_in_use(x: *mut Exec) {
     if let Some(i) = used().iter().rposition(|u| *u == x) {
@@ -210,6 +230,9 @@ pub unsafe fn pin(p: *mut Program, x: *mut Exec) -> pg_sys::Relation {
     // SAFETY: `x` is a state of `p` and the plan's locks are held: contract of this function. So
     // `p.rel` is right if `open_in` says so, else it is looked up (INV-BYPASS-RELATION).
     unsafe {
+        if !(*x).pinned.is_null() {
+            return (*x).pinned;
+        }
         let now = compat::my_lxid();
         if (*p).open_in != now || now == 0 {
             let rel = pg::relations::entry_unguarded((*p).table);
@@ -249,7 +272,9 @@ unsafe fn give_back(x: *mut Exec) {
         if (*p).running == x {
             indexes::unpin((*p).indexes);
             (*p).running = std::ptr::null_mut();
+            (*p).broken = true;
         }
+        (*(*x).tree).instrument = std::ptr::null_mut(); // of the statement's memory
         let e = &mut (*x).estate;
         e.es_per_tuple_exprcontext = std::ptr::null_mut();
         e.es_exprcontexts = std::ptr::null_mut();
@@ -308,11 +333,11 @@ pub unsafe fn replace(x: *mut Exec, by: *mut EState) {
     }
 }
 
-/// The programs of one execution that are in use.
-pub fn used_once() -> impl Iterator<Item = *mut Program> {
+/// The programs that are in use.
+pub fn used_programs() -> impl Iterator<Item = *mut Program> {
     // SAFETY: states are valid while they are in the list (INV-BYPASS-EXEC). So are their programs:
     // `forget` removes the states of a program that goes.
-    used().iter().map(|x| unsafe { (**x).program }).filter(|p| unsafe { (**p).once })
+    used().iter().map(|x| unsafe { (**x).program })
 }
 
 /// The program goes: no statement goes on with its states. (After an ERROR a plan may go before its

@@ -18,7 +18,17 @@
 //! is the number of the present transaction. The plan's lock on the table is held since before the
 //! statement starts. So the entry moves or goes only with an invalidation of the table, which drops
 //! the program and sets `open_in` to 0, or at the end of a transaction. While a statement runs the
-//! entry is pinned (`Exec::pinned`), so that an invalidation leaves it in place.
+//! entry is pinned (`Exec::pinned`), so that an invalidation leaves it in place. A statement of a
+//! portal is pinned from its start on. So ALTER TABLE of the same session finds the table in use.
+//!
+//! **INV-BYPASS-BROKEN**: A program whose run an ERROR has ended runs no more. PostgreSQL prepares
+//! expressions for each execution, so a function may leave what it keeps between its calls half
+//! made (`fn_extra`).
+//!
+//! **INV-BYPASS-PLACE**: An UPDATE of columns in no index writes in place to its end. Another
+//! session may add an index of such a column meanwhile (CREATE INDEX CONCURRENTLY). It waits for
+//! all transactions that had the table locked before it reads a row, and for all older snapshots
+//! before a plan uses it. The partition key does not change while a writer has the table locked.
 //!
 //! **INV-BYPASS-ONCE**: A program runs once at a time, because all its executions share its slots
 //! and contexts.
@@ -211,6 +221,10 @@ unsafe extern "C-unwind" fn guarded_start(
         // First: then whatever fails, the end of the transaction finds it.
         let x = exec::begin(q, eflags, p);
         triggers::begin(p, x, eflags);
+        if is_started_by_portal() {
+            // Others may run before it does: ALTER TABLE must find the table in use.
+            exec::pin(p, x);
+        }
         None
     }
 }
@@ -236,14 +250,20 @@ unsafe fn refuses(q: *mut pg_sys::QueryDesc, eflags: i32, p: *mut program::Progr
     }
 }
 
-/// Does a portal with a name start its query now? Others may refer to it (WHERE CURRENT OF). Those
-/// of EXECUTE have names that no user sees.
-unsafe fn is_cursor() -> bool {
+/// Does a portal start its query now? It is run later, by another message of the client.
+unsafe fn is_started_by_portal() -> bool {
     // SAFETY: null or a valid portal. A portal is being started only while nothing else runs.
     unsafe {
         let p = pg_sys::ActivePortal;
-        !p.is_null() && (*p).status == pg_sys::PortalStatus::PORTAL_DEFINED && (*p).visible && *(*p).name != 0
+        !p.is_null() && (*p).status == pg_sys::PortalStatus::PORTAL_DEFINED
     }
+}
+
+/// Is it a portal with a name? Others may refer to it (WHERE CURRENT OF). Those of EXECUTE have
+/// names that no user sees.
+unsafe fn is_cursor() -> bool {
+    // SAFETY: the portal is there, and valid, if one starts its query.
+    unsafe { is_started_by_portal() && (*pg_sys::ActivePortal).visible && *(*pg_sys::ActivePortal).name != 0 }
 }
 
 /// Finishes a statement, if the bypass has started it: nothing is left to do but triggers.

@@ -6,6 +6,7 @@
 use super::program::Open;
 use super::Reason;
 use crate::access::range;
+use crate::pg::compat;
 use crate::pg::expr::is_foreign;
 use crate::pg::relations;
 use pgrx::pg_sys::{self, CmdType, List, Node, NodeTag, Plan};
@@ -180,8 +181,9 @@ unsafe fn scan(p: *mut Plan, op: CmdType::Type) -> Found<Shape> {
             shape.quals.extend(PgList::<Node>::from_pg(l).iter_ptr());
         }
         if index != pg_sys::InvalidOid {
-            let l = predicate(index, rti)?;
-            shape.quals.extend(PgList::<Node>::from_pg(l).iter_ptr());
+            // Before the filter, whose conditions may be errors of rows that the index has not.
+            let (l, at) = (predicate(index, rti)?, shape.n_index_quals);
+            shape.quals.splice(at..at, PgList::<Node>::from_pg(l).iter_ptr());
         }
         Ok(shape)
     }
@@ -380,8 +382,70 @@ unsafe extern "C-unwind" fn refused(node: *mut Node, context: *mut core::ffi::c_
             | NodeTag::T_SubscriptingRef => {}
             _ => return true,
         }
+        if may_call_anything(node) {
+            return true;
+        }
         pg_sys::check_functions_in_node(node, Some(is_foreign), std::ptr::null_mut())
             || pg_sys::expression_tree_walker(node, Some(refused), context)
+    }
+}
+
+/// Does it call a function for values of types of users, or of row types? What such a function
+/// calls in turn depends on the type: casts to JSON, operator classes, CHECK constraints of domains
+/// may run any function. Those of row types keep between calls what they know of the type, and
+/// ALTER TYPE does not tell of it.
+unsafe fn may_call_anything(node: *mut Node) -> bool {
+    // SAFETY: `refused` has a valid node, which is what its tag says.
+    let (args, enums) = unsafe {
+        match (*node).type_ {
+            NodeTag::T_FuncExpr => ((*node.cast::<pg_sys::FuncExpr>()).args, Enums::Refused),
+            NodeTag::T_OpExpr | NodeTag::T_DistinctExpr | NodeTag::T_NullIfExpr => {
+                ((*node.cast::<pg_sys::OpExpr>()).args, Enums::Alone)
+            }
+            // The operator is that of the elements.
+            NodeTag::T_ScalarArrayOpExpr => ((*node.cast::<pg_sys::ScalarArrayOpExpr>()).args, Enums::Taken),
+            NodeTag::T_MinMaxExpr => ((*node.cast::<pg_sys::MinMaxExpr>()).args, Enums::Refused),
+            NodeTag::T_CoerceViaIO => {
+                let arg = (*node.cast::<pg_sys::CoerceViaIO>()).arg;
+                return is_of_users(node_type(arg.cast()), Enums::Taken) || is_of_users(node_type(node), Enums::Taken);
+            }
+            _ => return false,
+        }
+    };
+    // SAFETY: as above: the arguments are a list of valid expressions, or null.
+    unsafe {
+        is_of_users(node_type(node), enums)
+            || PgList::<Node>::from_pg(args).iter_ptr().any(|a| is_of_users(node_type(a), enums))
+    }
+}
+
+unsafe fn node_type(node: *mut Node) -> pg_sys::Oid {
+    // SAFETY: the caller has a valid expression.
+    unsafe { pg_sys::exprType(node) }
+}
+
+/// Where enums are like built-in types: their operators and functions are built in. A user may
+/// have given them casts and operator classes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Enums {
+    Refused,
+    /// Not as elements of arrays, which are compared by the class of the elements.
+    Alone,
+    Taken,
+}
+
+/// A row type, a type of users, an array of these, or an array of domains? A domain alone is what
+/// its base type is: an expression of a domain's constraints is none that is known here.
+fn is_of_users(of: pg_sys::Oid, enums: Enums) -> bool {
+    // SAFETY: catalog look-ups: any OID is answered.
+    unsafe {
+        let base = pg_sys::getBaseType(of);
+        let element = pg_sys::get_element_type(base);
+        let is_array = element != pg_sys::InvalidOid;
+        let plain = if is_array { element } else { base };
+        let may_be_enum = enums == Enums::Taken || enums == Enums::Alone && !is_array;
+        let is_enum = || pg_sys::get_typtype(plain) as u8 == pg_sys::TYPTYPE_ENUM;
+        pg_sys::type_is_rowtype(plain) || plain.to_u32() >= pg_sys::FirstUnpinnedObjectId && !(may_be_enum && is_enum())
     }
 }
 
@@ -416,7 +480,7 @@ unsafe fn column_of(list: *mut List, number: pg_sys::AttrNumber) -> Option<*mut 
     }
 }
 
-/// A column of the table, which is not a system column or the whole row.
+/// A column of the table, which is not a system column or the whole row, nor of OLD or NEW.
 unsafe fn is_column(v: *mut pg_sys::Var, walk: &Walk) -> bool {
     // SAFETY: `refused` has a valid node with the tag of a `Var`, which belongs to a copy and may
     // be changed.
@@ -426,6 +490,6 @@ unsafe fn is_column(v: *mut pg_sys::Var, walk: &Walk) -> bool {
             (*v).varno = (*column).varno;
             (*v).varattno = (*column).varattno;
         }
-        (*v).varlevelsup == 0 && (*v).varno == walk.rti as i32 && (*v).varattno > 0
+        (*v).varlevelsup == 0 && (*v).varno == walk.rti as i32 && (*v).varattno > 0 && compat::is_of_row(v)
     }
 }

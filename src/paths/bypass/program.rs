@@ -13,8 +13,6 @@ use pgrx::PgList;
 mod reads;
 mod writes;
 
-pub use writes::moves;
-
 /// A column of the key and the expression that it must equal.
 #[repr(C)]
 pub struct Key {
@@ -85,7 +83,7 @@ pub struct Program {
     pub not_null: *mut i16,
     /// See `not_null`.
     pub n_not_null: usize,
-    /// CHECK constraints.
+    /// CHECK constraints that are enforced.
     pub checks: *mut *mut pg_sys::ExprState,
     /// See `checks`.
     pub n_checks: usize,
@@ -126,6 +124,8 @@ pub struct Program {
     pub idle: *mut super::exec::Exec,
     /// The state that runs, or null.
     pub running: *mut super::exec::Exec,
+    /// Has an ERROR ended a run (INV-BYPASS-BROKEN)?
+    pub broken: bool,
 }
 
 /// Allocates zeroed memory in the current context.
@@ -234,6 +234,10 @@ pub unsafe fn compile(q: *mut pg_sys::QueryDesc, context: pg_sys::MemoryContext)
         output(p, above, &shape);
         if !compat::has_rights(stmt) {
             return Err(Reason::Rights);
+        }
+        if shape.op == CmdType::CMD_UPDATE || shape.op == CmdType::CMD_DELETE {
+            // A change of publications invalidates the table, and so drops the program.
+            pg_sys::CheckCmdReplicaIdentity(table, shape.op);
         }
         Ok(p)
     }

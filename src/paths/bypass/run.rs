@@ -86,7 +86,7 @@ unsafe extern "C-unwind" fn guarded_run(
         let p = (*x).program;
         let moves = direction != pg_sys::ScanDirection::NoMovementScanDirection;
         let first = moves && !(*x).done;
-        if first && !(*p).running.is_null() {
+        if first && (!(*p).running.is_null() || (*p).broken) {
             return Some(Reason::Busy);
         }
         let several = !(*p).range.is_null() || (*p).n_values > 0;
@@ -110,7 +110,11 @@ unsafe extern "C-unwind" fn guarded_run(
         let mut why = None;
         if first {
             (*p).running = x;
+            // An ERROR ends this run with the subtransaction in which it is, and not the state that
+            // an outer one has begun: its portal has failed.
+            let began = exec::enter(x);
             why = step(p, x, dest, count);
+            exec::leave(x, began);
             (*p).running = std::ptr::null_mut();
             if why.is_none() {
                 compat::add_processed(&mut (*x).estate);
@@ -167,7 +171,8 @@ unsafe fn write_found(
     // (INV-BYPASS-RELATION).
     unsafe {
         if !(*p).range.is_null() {
-            return write::range(p, x, rel, dest, count);
+            write::range(p, x, rel, dest, count);
+            return None;
         }
         if !probe::find(p, x, rel, true) {
             return None;
@@ -177,10 +182,13 @@ unsafe fn write_found(
         if !expr::passes((*p).rest, c) {
             return None;
         }
-        if (*p).op == CmdType::CMD_UPDATE {
-            return write::update(p, x, rel, dest).err();
+        if (*p).op == CmdType::CMD_DELETE {
+            write::delete(p, x, rel, dest);
+        } else if (*p).own_rows && write::wrote(p, rel) {
+            return Some(Reason::Row); // it has no RETURNING, so nothing was sent
+        } else {
+            write::update(p, x, rel, dest);
         }
-        write::delete(p, x, rel, dest);
         None
     }
 }

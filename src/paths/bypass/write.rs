@@ -2,9 +2,9 @@
 
 use super::exec::Exec;
 use super::indexes;
-use super::program::{self, Program};
+use super::program::Program;
 use super::run::send;
-use super::{select, triggers, Reason};
+use super::{select, triggers};
 use crate::access::{lock, visible, write};
 use crate::pg::{self, compat, expr, raw, Tid};
 use crate::state::{rel, xact};
@@ -114,19 +114,10 @@ unsafe fn between_rows(p: *mut Program, x: *mut Exec) {
 ///
 /// # Safety
 /// As for [`insert`].
-pub unsafe fn range(
-    p: *mut Program,
-    x: *mut Exec,
-    rel: pg_sys::Relation,
-    dest: *mut pg_sys::DestReceiver,
-    count: u64,
-) -> Option<Reason> {
+pub unsafe fn range(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest: *mut pg_sys::DestReceiver, count: u64) {
     // SAFETY: `p` runs with the state `x`, and `rel` is its open table: contract of this function.
     // The scan that `start` opens ends with `stop`, or with the transaction.
     unsafe {
-        if (*p).op == CmdType::CMD_UPDATE && program::moves(p, rel::info(rel)) {
-            return Some(Reason::Row);
-        }
         select::start(p, x, rel);
         let (mut n, mut left) = (0, most_rows(p, count));
         while left > 0 && select::next(p, x, rel, &mut n) {
@@ -135,13 +126,8 @@ pub unsafe fn range(
             if !expr::passes((*p).rest, c) {
                 continue;
             }
-            let written = if (*p).op == CmdType::CMD_UPDATE {
-                let written = update(p, x, rel, dest);
-                debug_assert!(written.is_ok(), "known before the first row");
-                written.unwrap_or(Written::Nothing)
-            } else {
-                delete(p, x, rel, dest)
-            };
+            let written =
+                if (*p).op == CmdType::CMD_UPDATE { update(p, x, rel, dest) } else { delete(p, x, rel, dest) };
             match written {
                 Written::Nothing => {}
                 Written::Row => left -= 1,
@@ -149,7 +135,6 @@ pub unsafe fn range(
             }
         }
         select::stop(p, x);
-        None
     }
 }
 
@@ -215,24 +200,16 @@ unsafe fn check(p: *mut Program, rel: pg_sys::Relation, slot: *mut pg_sys::Tuple
     }
 }
 
-/// Updates the row in the program's slot. A reason: only the executor can.
+/// Updates the row in the program's slot, in place (INV-BYPASS-PLACE).
 ///
 /// # Safety
 /// As for [`insert`]; the row is in the program's slot, with its TID.
-pub unsafe fn update(
-    p: *mut Program,
-    x: *mut Exec,
-    rel: pg_sys::Relation,
-    dest: *mut pg_sys::DestReceiver,
-) -> Result<Written, Reason> {
+pub unsafe fn update(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest: *mut pg_sys::DestReceiver) -> Written {
     // SAFETY: `p` runs with the state `x`, `rel` is its open table and the slot has the row:
     // contract of this function. The new row is of the table's row type, as `p.new` makes it.
     unsafe {
         let e = &raw mut (*x).estate;
         let row = (*p).row;
-        if program::moves(p, rel::info(rel)) || (*p).own_rows && wrote(rel, &(*row).tts_tid) {
-            return Err(Reason::Row);
-        }
         loop {
             let slot = expr::project((*p).new);
             check(p, rel, slot);
@@ -243,11 +220,11 @@ pub unsafe fn update(
             let (tid_read, sets) = (Tid::read(&tid), Some((*p).sets_of));
             let result = write::update_in_place(rel, info, tid_read, slot, cid, snapshot, cross, &mut failed, sets);
             if result == TM_Result::TM_Ok {
-                return Ok(Written::of(done(p, x, slot, dest)));
+                return Written::of(done(p, x, slot, dest));
             }
             let mode = LockTupleMode::LockTupleNoKeyExclusive;
             if !again(p, x, rel, result, &mut tid, mode, &mut failed, "updated") {
-                return Ok(Written::Nothing);
+                return Written::Nothing;
             }
         }
     }
@@ -278,10 +255,14 @@ pub unsafe fn delete(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest:
     }
 }
 
-/// Has this transaction written the row?
-unsafe fn wrote(rel: pg_sys::Relation, tid: &pg_sys::ItemPointerData) -> bool {
-    // SAFETY: `update` has an open table of ours, and a TID of a row of it.
-    let r = visible::record(unsafe { rel::info(rel) }.table, Tid::read(tid));
+/// Has this transaction written the row in the program's slot?
+///
+/// # Safety
+/// As for [`update`].
+pub unsafe fn wrote(p: *mut Program, rel: pg_sys::Relation) -> bool {
+    // SAFETY: `rel` is the open table of `p`, whose slot has a row of it with its TID: contract of
+    // this function.
+    let r = unsafe { visible::record(rel::info(rel).table, Tid::read(&(*(*p).row).tts_tid)) };
     r.is_none_or(|r| xact::txn().last_write(r).is_some())
 }
 

@@ -78,6 +78,7 @@ pub unsafe extern "C-unwind" fn mixedcc_get_each(info: pg_sys::FunctionCallInfo)
         let keys = elements(call.arg(1));
         for k in (0..keys.len()).map(|i| keys.get(i)).filter(|k| !k.1) {
             if let Some(d) = get(&table, snapshot, &[k][..]) {
+                call.check(Some(d));
                 // A short row that a statement has returned has a short header.
                 let row = pg_sys::pg_detoast_datum(d.cast_mut_ptr()).cast::<pg_sys::HeapTupleHeaderData>();
                 let mut t = pg_sys::HeapTupleData { t_len: pgrx::varsize_any(row.cast()) as u32, ..Default::default() };

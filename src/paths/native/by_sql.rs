@@ -23,8 +23,11 @@ unsafe fn by_key(a: &Access, r: pg_sys::Relation, key: *const Datum, values: &mu
     unsafe {
         let from = values.len() + 1;
         let columns = statement::key(r);
-        let all: Vec<String> =
-            columns.iter().enumerate().map(|(i, &c)| format!("{} = ${}", statement::column(r, c), from + i)).collect();
+        let one = |(i, &c): (usize, &i16)| {
+            let (column, equals) = (statement::column(r, c), statement::operator(r, i, statement::EQUAL));
+            format!("{column} {equals} ${}", from + i)
+        };
+        let all: Vec<String> = columns.iter().enumerate().map(one).collect();
         values.extend(a.key_values(key, columns.len()));
         format!(" WHERE {}", all.join(" AND "))
     }
@@ -154,9 +157,9 @@ pub unsafe fn scan(a: &Access, r: pg_sys::Relation, range: &Range, f: Visit, arg
         let mut values = Vec::new();
         let conditions: Vec<String> = range
             .conditions()
-            .map(|(column, _, operator, d)| {
+            .map(|(column, strategy, d)| {
                 values.push((d, false, a.key_type(column)));
-                format!("{} {operator} ${}", key[column], values.len())
+                format!("{} {} ${}", key[column], statement::operator(r, column, strategy), values.len())
             })
             .collect();
         let condition =

@@ -50,6 +50,7 @@ pub unsafe extern "C-unwind" fn mixedcc_get(info: pg_sys::FunctionCallInfo) -> D
         let snapshot = moment::begin(room.as_mut_ptr());
         let table = call.open(Access::Read);
         let found = call.key(1).and_then(|key| get(&table, snapshot, &key));
+        call.check(found);
         found.unwrap_or_else(|| null(info))
     }
 }

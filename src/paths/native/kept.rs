@@ -2,7 +2,8 @@
 //!
 //! PostgreSQL's plan cache makes a kept plan anew when a definition, the search path or a policy's
 //! role has changed. So the same text with the same types of parameters is the same statement as
-//! long as the backend lives.
+//! long as the backend lives. A rule may say INSTEAD NOTHING: such a plan has no query, and so no
+//! table whose changes would make it anew. It is not kept.
 //!
 //! **INV-KEPT**: A plan is freed only while no call of this backend runs it. A call that runs one
 //! has a [`Running`].
@@ -10,6 +11,7 @@
 use super::statement::prepare;
 use super::Value;
 use pgrx::pg_sys::{self, Oid};
+use pgrx::PgList;
 use std::cell::RefCell;
 
 /// So many plans a backend keeps; the one that was used longest ago makes room.
@@ -35,7 +37,7 @@ thread_local! {
     static PLANS: RefCell<Plans> = RefCell::default();
 }
 
-/// A kept plan that is run, until this is dropped, by an ERROR too.
+/// A plan that is run, until this is dropped, by an ERROR too.
 pub struct Running(pub pg_sys::SPIPlanPtr);
 
 impl Drop for Running {
@@ -55,6 +57,12 @@ impl Plans {
         Some(Running(k.plan))
     }
 
+    /// Takes out a plan, if no call runs it.
+    fn take_idle(&mut self, plan: pg_sys::SPIPlanPtr) -> Option<pg_sys::SPIPlanPtr> {
+        let at = self.all.iter().position(|k| k.plan == plan && k.running == 0)?;
+        Some(self.all.swap_remove(at).plan)
+    }
+
     /// Takes out a plan that has to make room.
     fn surplus(&mut self) -> Option<pg_sys::SPIPlanPtr> {
         if self.all.len() < MOST {
@@ -66,19 +74,39 @@ impl Plans {
     }
 }
 
+/// Has a plan queries, by whose tables it is made anew?
+unsafe fn has_queries(plan: pg_sys::SPIPlanPtr) -> bool {
+    // SAFETY: `begin` has prepared or kept the plan, whose sources live as long.
+    unsafe {
+        let sources = PgList::<pg_sys::CachedPlanSource>::from_pg(pg_sys::SPI_plan_get_plan_sources(plan));
+        let all = sources.iter_ptr().all(|s| !(*s).query_list.is_null());
+        all
+    }
+}
+
 /// The plan of a statement with parameters, prepared if it is not kept.
 ///
 /// # Safety
 /// Connected to SPI; values of their types.
 pub unsafe fn begin(sql: &str, values: &[Value]) -> Running {
-    if let Some(plan) = PLANS.with_borrow_mut(|p| p.begin(sql, values)) {
-        return plan;
-    }
     // SAFETY: SPI is connected, and `values` are of their types: contract of this function.
-    // INV-KEPT for the plan that is freed. Preparing may run calls that keep plans: this is added
-    // after.
+    // INV-KEPT for the plans that are freed. Preparing may run calls that keep plans: this is added
+    // after. A plan that is not kept goes with SPI's connection.
     unsafe {
+        if let Some(kept) = PLANS.with_borrow_mut(|p| p.begin(sql, values)) {
+            if has_queries(kept.0) {
+                return kept;
+            }
+            let plan = kept.0;
+            drop(kept);
+            if let Some(plan) = PLANS.with_borrow_mut(|p| p.take_idle(plan)) {
+                pg_sys::SPI_freeplan(plan);
+            }
+        }
         let plan = prepare(sql, values);
+        if !has_queries(plan) {
+            return Running(plan);
+        }
         pg_sys::SPI_keepplan(plan);
         if let Some(old) = PLANS.with_borrow_mut(Plans::surplus) {
             pg_sys::SPI_freeplan(old);

@@ -16,6 +16,7 @@
 use crate::access::lookup;
 use crate::pg::compat;
 use crate::pg::errors::complain;
+use crate::pg::values::Domain;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use table::{Open, Table};
@@ -61,6 +62,8 @@ pub(super) struct Known {
     table: &'static Table,
     /// The arguments' types.
     types: *const Oid,
+    /// Of the rows that the call returns.
+    domain: Domain,
     /// The column that was named last.
     column: Column,
 }
@@ -127,6 +130,16 @@ impl Call {
         // SAFETY: `known` was made by `Known::find`. The rest is the contract of this function,
         // which is `Table::open`'s.
         unsafe { (*self.known).table.open(access) }
+    }
+
+    /// Checks a row that the call returns, of the type that it was given.
+    ///
+    /// # Safety
+    /// A row of the call's table. An ERROR jumps over the caller's frame, which owns nothing.
+    #[inline]
+    pub unsafe fn check(&self, row: Option<Datum>) {
+        // SAFETY: `known` was made by `Known::find`. The rest is the contract of this function.
+        unsafe { (*self.known).domain.check(row) }
     }
 
     /// Number of arguments.
@@ -304,6 +317,7 @@ impl Known {
             }
             (*known).types = types;
             (*known).table = Table::of_rowtype(*types.add(of));
+            (*known).domain = Domain::of(*types.add(of), (*f).fn_mcxt);
             (*f).fn_extra = known.cast();
         }
     }

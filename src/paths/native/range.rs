@@ -31,8 +31,8 @@ pub struct Range {
     limit: u64,
 }
 
-/// A condition: the key's column (from 0), nbtree's strategy, the operator's name, the value.
-pub type Condition = (usize, u32, &'static str, Datum);
+/// A condition: the key's column (from 0), nbtree's strategy, the value.
+pub type Condition = (usize, u32, Datum);
 
 impl Range {
     /// The conditions, one by one.
@@ -44,14 +44,14 @@ impl Range {
         // SAFETY: the range has `n_equal` values, and its bounds are null or readable (mixedcc.h:
         // scan); contract of this function.
         let value = |p: *const Datum| unsafe { *p };
-        let equal = (0..n).map(move |i| (i, pg_sys::BTEqualStrategyNumber, "=", value(self.equal.wrapping_add(i))));
+        let equal = (0..n).map(move |i| (i, pg_sys::BTEqualStrategyNumber, value(self.equal.wrapping_add(i))));
         let lower = (!self.lower.is_null()).then(|| match self.lower_excluded {
-            true => (n, pg_sys::BTGreaterStrategyNumber, ">", value(self.lower)),
-            false => (n, pg_sys::BTGreaterEqualStrategyNumber, ">=", value(self.lower)),
+            true => (n, pg_sys::BTGreaterStrategyNumber, value(self.lower)),
+            false => (n, pg_sys::BTGreaterEqualStrategyNumber, value(self.lower)),
         });
         let upper = (!self.upper.is_null()).then(|| match self.upper_excluded {
-            true => (n, pg_sys::BTLessStrategyNumber, "<", value(self.upper)),
-            false => (n, pg_sys::BTLessEqualStrategyNumber, "<=", value(self.upper)),
+            true => (n, pg_sys::BTLessStrategyNumber, value(self.upper)),
+            false => (n, pg_sys::BTLessEqualStrategyNumber, value(self.upper)),
         });
         equal.chain(lower).chain(upper)
     }
@@ -135,7 +135,7 @@ pub unsafe fn scan(a: &Access, r: &Running, range: &Range, f: Visit, arg: *mut c
     }
 }
 
-unsafe fn scan_key(index: pg_sys::Relation, (column, strategy, _, value): Condition, out: *mut ScanKeyData) {
+unsafe fn scan_key(index: pg_sys::Relation, (column, strategy, value): Condition, out: *mut ScanKeyData) {
     // SAFETY: an open index, which has the column; the types of the key were compared with the
     // caller's (INV-TYPED).
     unsafe {

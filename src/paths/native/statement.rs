@@ -8,6 +8,9 @@ use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use std::ffi::CString;
 
+/// nbtree's strategy of equal keys.
+pub const EQUAL: u32 = pg_sys::BTEqualStrategyNumber;
+
 /// What comes of a statement: a value of its first row and column, and how many rows it had.
 pub struct Done {
     /// The value, in the caller's memory.
@@ -160,6 +163,31 @@ pub unsafe fn key(r: pg_sys::Relation) -> Vec<i16> {
     }
 }
 
+/// The operator of a column of the primary key (from 0) for a strategy of nbtree, as a statement
+/// names it: that of the key's index, whatever the search path has.
+///
+/// # Safety
+/// `r` is open and locked, and its key has the column.
+pub unsafe fn operator(r: pg_sys::Relation, column: usize, strategy: u32) -> String {
+    // SAFETY: `r` is open and locked, and its key has the column: contract of this function. The
+    // operator exists, as the index depends on it: its row is released after its last use.
+    unsafe {
+        let i = pg_sys::index_open(crate::pg::compat::primary_key_index(r), pg_sys::AccessShareLock as i32);
+        let (family, typid) = (*(*i).rd_opfamily.add(column), *(*i).rd_opcintype.add(column));
+        pg_sys::index_close(i, pg_sys::NoLock as i32);
+        let op = pg_sys::get_opfamily_member(family, typid, typid, strategy as i16);
+        let row = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::OPEROID as i32, op.into());
+        if row.is_null() {
+            error!("the operator of a key's index does not exist");
+        }
+        let form = &*pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_operator>();
+        let schema = pg_sys::quote_identifier(pg_sys::get_namespace_name(form.oprnamespace));
+        let (schema, name) = (crate::pg::text::read(schema), crate::pg::text::read(form.oprname.data.as_ptr()));
+        pg_sys::ReleaseSysCache(row);
+        format!("OPERATOR({schema}.{name})")
+    }
+}
+
 /// There is no primary key that is checked at once.
 #[cold]
 unsafe fn no_key(r: pg_sys::Relation) -> ! {
@@ -200,7 +228,7 @@ unsafe fn by_key(r: pg_sys::Relation, given: &[Value], from: usize, values: &mut
         let mut all = Vec::new();
         for (i, (&c, &v)) in columns.iter().zip(given).enumerate() {
             values.push(crate::pg::values::fit(r, c, v));
-            all.push(format!("{} = ${}", column(r, c), from + i));
+            all.push(format!("{} {} ${}", column(r, c), operator(r, i, EQUAL), from + i));
         }
         format!(" WHERE {}", all.join(" AND "))
     }
@@ -317,12 +345,13 @@ pub unsafe fn put(r: pg_sys::Relation, row: Value) -> bool {
     unsafe {
         not_null(row);
         let key = key(r);
-        let same = |c: i16| format!("{0} = ($1).{0}", column(r, c));
-        let sets: Vec<String> = columns(r).into_iter().filter(|c| !key.contains(c)).map(same).collect();
+        let set = |c: i16| format!("{0} = ($1).{0}", column(r, c));
+        let sets: Vec<String> = columns(r).into_iter().filter(|c| !key.contains(c)).map(set).collect();
         if sets.is_empty() {
             errors::unsupported("put changes the columns beside the primary key, and the table has none", "");
         }
-        let conditions: Vec<String> = key.into_iter().map(same).collect();
+        let same = |(i, c)| format!("{0} {1} ($1).{0}", column(r, c), operator(r, i, EQUAL));
+        let conditions: Vec<String> = key.into_iter().enumerate().map(same).collect();
         let sql = format!("UPDATE ONLY {} SET {} WHERE {}", name(r), sets.join(", "), conditions.join(" AND "));
         run(&sql, &[row], false).rows > 0
     }

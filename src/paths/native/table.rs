@@ -22,7 +22,7 @@ use crate::pg::{self, compat};
 use crate::state::rel::{self, RelInfo};
 use crate::state::xact;
 use mixedcc_engine::RecordRef;
-use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::pg_sys::{self, CmdType, Datum, Oid};
 use pgrx::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -447,10 +447,12 @@ impl Table {
                 && (*r).rd_rules.is_null()
                 && !(*form).relispartition
                 && (constr.is_null() || (*constr).num_check == 0 && !(*constr).has_generated_stored);
+            // An update looks at the columns that it changes, for NULLs.
+            let updates = writes && !crate::pg::compat::may_break_not_null((*r).rd_att);
             let t = (*r).trigdesc.as_ref();
             self.plain.set(Plain {
                 reads,
-                updates: writes && t.is_none_or(|t| only_foreign_keys(t)),
+                updates: updates && t.is_none_or(|t| only_foreign_keys(t)),
                 inserts: writes && t.is_none_or(|t| !inserts(t)),
                 deletes: writes && t.is_none_or(|t| !deletes(t)),
             });
@@ -588,6 +590,13 @@ impl Open {
         let mut bits = (0..u32::BITS).map(|b| 1 << b).filter(|b| rights & b != 0);
         if !bits.all(|b| compat::relation_rights(t.oid, user, b)) {
             return false;
+        }
+        // As the executor does: a publication may need a replica identity for the command.
+        for (right, command) in [(pg_sys::ACL_UPDATE, CmdType::CMD_UPDATE), (pg_sys::ACL_DELETE, CmdType::CMD_DELETE)] {
+            if rights & right != 0 {
+                // SAFETY: the relation is open and locked.
+                unsafe { pg_sys::CheckCmdReplicaIdentity(self.rel, command) };
+            }
         }
         // An invalidation may have come in the look-ups: then nothing is kept.
         if t.valid.get() && t.definition() == definition {

@@ -193,7 +193,7 @@ unsafe fn find(
 /// insert does not count.
 fn asks_whose(tid: Tid) -> bool {
     let Tid::Old(n) = tid else { return false };
-    let Some(w) = xact::txn().write(n).filter(|w| w.previous.is_some()) else { return false };
+    let Some(w) = xact::txn().write(n).filter(|w| w.previous().is_some()) else { return false };
     // SAFETY: a version of kind Delete is a tombstone, and an own write's version lives while the
     // write is in the list.
     w.kind != WriteKind::Delete || unsafe { Version::successor(w.version.as_ptr()) }.record != 0

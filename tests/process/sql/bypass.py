@@ -415,6 +415,36 @@ def portals():
         session.close()
 
 
+def open_portals():
+    """A portal that has begun and has not run keeps its table from being changed by its session:
+    its row type would be another one."""
+    boss = connect(DATABASE)
+    query(boss, "DROP TABLE IF EXISTS child, late, t; CREATE TABLE t (id int PRIMARY KEY, v text) USING mixedcc; INSERT INTO t VALUES (1, '7')")
+    changes = ("ALTER TABLE t ALTER v TYPE int USING length(v)", "ALTER TABLE t SET ACCESS METHOD heap", "TRUNCATE t", "DROP TABLE t")
+    for name, way in WAYS.items():
+        session = Client(DATABASE, options=f"{way} -c enable_seqscan=off")
+        session.prepare("s", "SELECT v FROM t WHERE id = $1")
+        for number, change in enumerate(changes):
+            session.prepare(f"change {number}", change)
+            session.simple("BEGIN")
+            session.execute("s", ("1",), ())
+            said = session.execute(f"change {number}", (), portal="other")
+            equal(f"an open portal, {name}: {change}", [m[1] for m in said if m[0] == "error"], ["55006"])
+            session.simple("ROLLBACK")
+            session.simple("BEGIN")
+            session.execute("s", ("1",), ())
+            session.simple("COMMIT")
+            session.simple("BEGIN")
+            session.simple("SAVEPOINT s")
+            session.execute("s", ("1",), ())
+            session.execute("no such statement", ())
+            session.simple("ROLLBACK TO s")
+            equal(f"a portal that has gone, {name}: {change}", [m[0] for m in session.simple(change)], ["tag"])
+            session.simple("ROLLBACK")
+            equal(f"a portal runs after {change}, {name}", session.execute("s", ("1",)), [("row", "7"), ("tag", "SELECT 1")])
+        session.close()
+
+
 def predicates():
     """A SERIALIZABLE statement protects the same keys by the bypass as by the custom scan. That
     protects the same as a scan of nbtree, also where they end early or start again."""
@@ -565,7 +595,7 @@ def all_tests():
     boss.close()
     if len(sys.argv) > 1:
         main(lambda: round_of(int(sys.argv[1])))
-    tests = (shapes, neighbours, rights, portals, predicates, partitions, cancels, same_as_the_executor, same_when_others_write, nothing_is_left, libraries, memory_does_not_grow)
+    tests = (shapes, neighbours, rights, portals, open_portals, predicates, partitions, cancels, same_as_the_executor, same_when_others_write, nothing_is_left, libraries, memory_does_not_grow)
     try:
         main(*tests)
     finally:

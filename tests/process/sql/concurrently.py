@@ -261,6 +261,50 @@ def rows_of_each_phase(kind):
         connection.close()
 
 
+# Statements whose expressions look names up. So they hear of a new index in their middle. With what
+# they return.
+HEARING = {
+    "one row": ("WHERE id = 5 AND to_regclass($1 || id) IS NULL RETURNING id", 1),
+    "rows": ("WHERE id BETWEEN 5 AND 10 AND to_regclass($1 || id) IS NULL RETURNING id", 6),
+    "a value": ("WHERE id BETWEEN 5 AND 10", 6),
+}
+
+
+def heard_in_a_statement(kind):
+    """An UPDATE by key hears in its middle of a new index of a column that it sets. It changes all
+    its rows, and gives each of them once."""
+    for name, (rest, n) in HEARING.items():
+        added = "coalesce(to_regclass($1 || id)::oid::int, 0)" if name == "a value" else "0"
+        sql = f"UPDATE t SET v = v + 1000 + {added} {rest}"
+        returns = "RETURNING" in sql
+        body = f"{sql} INTO found; RETURN NEXT found" if name == "one row" else f"{'RETURN QUERY ' if returns else ''}{sql}"
+        for call, wanted in (("EXECUTE change ('{}')", n), ("SELECT * FROM change('{}')", n if returns else 0)):
+            make_table(kind)
+            writer = connect(DATABASE, options="-c plan_cache_mode=force_generic_plan")
+            query(writer, f"""CREATE OR REPLACE FUNCTION change(text) RETURNS SETOF int LANGUAGE plpgsql AS $$
+                DECLARE found int; BEGIN {body}; END $$""")
+            query(writer, f"PREPARE change (text) AS {sql}")
+            query(writer, "BEGIN")
+            execute(writer, call.format("none"))
+            create = Command("CREATE INDEX CONCURRENTLY x ON t (v)")
+            must_come(create.waits)
+            what = f"{kind} heard: {name}: {call}"
+            equal(what, execute(writer, call.format("nothing")), wanted)
+            equal(f"{what}: all is changed", value(writer, "SELECT count(*) FROM t WHERE v >= 2000"), n)
+            query(writer, "COMMIT")
+            create.join()
+            check(f"{what}: the index is made", create.error is None, create.error)
+            compare(what, INDEXES["plain"][1])
+            writer.close()
+
+
+def execute(connection, sql):
+    """How many rows a statement has returned or changed."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return cursor.rowcount
+
+
 def ended_in_the_middle(kind):
     """A command that is cancelled, or whose session is ended, leaves an invalid index that others
     keep up, and that REINDEX mends."""
@@ -431,8 +475,8 @@ def run():
     BOSS = make_database(DATABASE)
     query(BOSS, "CREATE EXTENSION amcheck")
     try:
-        both = (unique_keys, undone_rows, rows_of_each_phase, ended_in_the_middle, ended_under_load, primary_keys,
-                cut_off_by_a_crash)
+        both = (unique_keys, undone_rows, rows_of_each_phase, heard_in_a_statement, ended_in_the_middle, ended_under_load,
+                primary_keys, cut_off_by_a_crash)
         main(indexes_beside_writers, dropped_beside_writers, *map(of_each_kind, both))
     finally:
         BOSS.close()

@@ -4,7 +4,7 @@ use super::{copied, zeroed, Program};
 use crate::access::looked;
 use crate::paths::bypass::plan::{self, Shape};
 use crate::paths::bypass::Reason;
-use crate::pg::compat::attribute;
+use crate::pg::compat::{attribute, is_enforced};
 use crate::state::rel;
 use pgrx::pg_sys::{self, CmdType, List, NodeTag};
 use pgrx::PgList;
@@ -60,12 +60,11 @@ pub unsafe fn new_row(
         }
         let n = (*constr).num_check as usize;
         (*p).checks = zeroed(n);
-        (*p).n_checks = n;
-        for i in 0..n {
-            let text = (*(*constr).check.add(i)).ccbin;
-            let expr = pg_sys::expression_planner(pg_sys::stringToNode(text).cast());
+        for check in (0..n).map(|i| &*(*constr).check.add(i)).filter(|c| is_enforced(c)) {
+            let expr = pg_sys::expression_planner(pg_sys::stringToNode(check.ccbin).cast());
             plan::check(expr.cast(), 1, null.cast()).map_err(|_| Reason::Constraints)?;
-            *(*p).checks.add(i) = pg_sys::ExecInitExpr(expr, null.cast());
+            *(*p).checks.add((*p).n_checks) = pg_sys::ExecInitExpr(expr, null.cast());
+            (*p).n_checks += 1;
         }
         Ok(())
     }
@@ -115,12 +114,9 @@ unsafe fn fits(list: *mut List, desc: pg_sys::TupleDesc) -> Result<(), Reason> {
 }
 
 /// Does the UPDATE set a column that moves rows?
-///
-/// # Safety
-/// `p` is a program of an UPDATE of the table of `info`.
-pub unsafe fn moves(p: *const Program, info: &rel::RelInfo) -> bool {
-    // SAFETY: `new_row` has made `sets` with `n_sets` columns, as `p` is of an UPDATE: contract of
-    // this function.
+unsafe fn moves(p: *const Program, info: &rel::RelInfo) -> bool {
+    // SAFETY: `new_row` has made `sets` with `n_sets` columns, as `p` is of an UPDATE: it
+    // has just done so.
     unsafe {
         let sets = std::slice::from_raw_parts((*p).sets, (*p).n_sets);
         sets.iter().any(|c| info.moving.get(*c as usize - 1).is_none_or(|m| *m))
