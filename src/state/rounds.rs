@@ -12,6 +12,8 @@ use pgrx::prelude::*;
 const NAP_US: i64 = 2000;
 /// Looks without a companion, until the wait is given up.
 const PATIENCE: u32 = 5000;
+/// Looks without a companion, until the postmaster is to look.
+const LOOKS: u32 = 250;
 
 /// Wakes the companion up, if one runs.
 pub fn wake() {
@@ -34,11 +36,20 @@ pub fn round_of(table: &Durable, urgent: bool) {
     wait_for(shmem::engine().shared.rounds.ask(urgent, false));
 }
 
+/// A look of a process that waits for the companion. If none has run in so many looks, the
+/// postmaster is to look whether one is to be started.
+pub fn look_for_companion(absent: &mut u32, looks: u32) {
+    *absent = if shmem::engine().shared.rounds.slot().is_some() { 0 } else { *absent + 1 };
+    if *absent % looks == looks - 1 {
+        compat::wake_postmaster();
+    }
+}
+
 fn wait_for(ticket: u64) {
     let rounds = &shmem::engine().shared.rounds;
     let mut absent = 0;
     while !rounds.is_answered(ticket) {
-        absent = if rounds.slot().is_some() { 0 } else { absent + 1 };
+        look_for_companion(&mut absent, LOOKS);
         // SAFETY: a variable of this process, which its one thread writes when it starts.
         let never = !unsafe { pg_sys::IsPostmasterEnvironment };
         if never || absent > PATIENCE {

@@ -1,6 +1,7 @@
 //! Processes, their virtual transactions, and PostgreSQL's own locks.
 
 use pgrx::pg_sys;
+use std::sync::atomic::{fence, Ordering};
 
 /// What a process does at a signal: a C function.
 pub type Handler = unsafe extern "C-unwind" fn(core::ffi::c_int);
@@ -92,6 +93,58 @@ pub unsafe fn wait_for_end(ident: u64) {
 /// The name of a transaction that was prepared before the start, by its id.
 pub fn ident_of_recovered(xid: u32) -> u64 {
     ident(-1, xid)
+}
+
+/// The ids of transactions that were prepared before the start. They may have ended.
+pub fn recovered_xids() -> Vec<u32> {
+    (0..max_prepared_transactions()).filter_map(recovered_xid).collect()
+}
+
+/// The id of the transaction of a PGPROC for prepared ones, if it was prepared before the start.
+fn recovered_xid(n: usize) -> Option<u32> {
+    // SAFETY: there are so many of them, as long as shared memory lives. Each word is read
+    // volatile, as another process may write it.
+    unsafe {
+        let proc = pg_sys::PreparedXactProcs.add(n);
+        let xid = std::ptr::read_volatile(&raw const (*proc).xid).into_inner();
+        // PREPARE stores the id last.
+        fence(Ordering::Acquire);
+        #[cfg(any(feature = "pg15", feature = "pg16"))]
+        let of =
+            (std::ptr::read_volatile(&raw const (*proc).backendId), std::ptr::read_volatile(&raw const (*proc).lxid));
+        #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+        let of = (
+            std::ptr::read_volatile(&raw const (*proc).vxid.procNumber),
+            std::ptr::read_volatile(&raw const (*proc).vxid.lxid),
+        );
+        // Others have the number of the transaction in its session.
+        (xid != 0 && of == (-1, xid)).then_some(xid)
+    }
+}
+
+/// The ids of the transactions that were prepared before the start of the server, and hold locks of
+/// relations as commands take them that define something. Looks at all locks of the server.
+pub fn recovered_definers() -> Vec<u32> {
+    let defines =
+        (pg_sys::ShareUpdateExclusiveLock..=pg_sys::AccessExclusiveLock).fold(0, |mask, mode| mask | 1 << mode);
+    // SAFETY: `GetLockStatusData` returns a copy in the current memory context, with `nelements`
+    // locks. Both parts are freed once, after the last use of `all`.
+    unsafe {
+        let data = pg_sys::GetLockStatusData();
+        let all = std::slice::from_raw_parts((*data).locks, (*data).nelements as usize);
+        #[cfg(any(feature = "pg15", feature = "pg16"))]
+        let holder = |l: &pg_sys::LockInstanceData| (l.backend, l.lxid);
+        #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+        let holder = |l: &pg_sys::LockInstanceData| (l.vxid.procNumber, l.vxid.localTransactionId);
+        let is_relation = |l: &pg_sys::LockInstanceData| {
+            u32::from(l.locktag.locktag_type) == pg_sys::LockTagType::LOCKTAG_RELATION as u32
+        };
+        let found = all.iter().filter(|l| l.pid == 0 && is_relation(l) && l.holdMask & defines != 0).map(holder);
+        let xids = found.filter(|(backend, _)| *backend == -1).map(|(_, xid)| xid).collect();
+        pg_sys::pfree((*data).locks.cast());
+        pg_sys::pfree(data.cast());
+        xids
+    }
 }
 
 /// Is it such a name?
@@ -428,6 +481,17 @@ pub fn send(pid: i32, signal: u32) -> bool {
     }
     // SAFETY: a signal; if the process has ended, nothing happens.
     unsafe { kill(pid, signal as core::ffi::c_int) == 0 }
+}
+
+/// Makes the postmaster look which workers are to be started. That of PostgreSQL 15 may sleep for a
+/// minute after a worker has ended: if the signal comes just before its `select` (postmaster.c,
+/// `ServerLoop`).
+pub fn wake_postmaster() {
+    // SAFETY: variables of this process, which its one thread writes when it starts.
+    let (is_child, pid) = unsafe { (pg_sys::IsUnderPostmaster, pg_sys::PostmasterPid) };
+    if is_child {
+        send(pid, pg_sys::SIGUSR1);
+    }
 }
 
 /// What a client's session does.

@@ -245,6 +245,33 @@ def test_companion():
     connection.close()
 
 
+def build_late_select():
+    source = os.path.dirname(os.path.abspath(__file__)) + "/late_select/late_select.c"
+    library = os.environ["PGDATA"] + "/../late_select.so"
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, source, "-ldl"], check=True)
+    return os.path.abspath(library)
+
+
+def test_late_look():
+    """A postmaster that is told of the companion's end just before its `select` sleeps for up to a
+    minute (PostgreSQL 15). A commit that waits makes it look."""
+    flag = os.path.abspath(os.environ["PGDATA"] + "/../late_select")
+    os.environ.update(LD_PRELOAD=build_late_select(), LATE_SELECT=flag)
+    server("restart")
+    del os.environ["LD_PRELOAD"], os.environ["LATE_SELECT"]
+    before, connection = companion(), connect(DATABASE)
+    with open(flag, "w", encoding="ascii"):
+        connect(DATABASE).close()  # wakes the postmaster: its next `select` is a late one
+    os.kill(before, signal.SIGTERM)
+    must_come(lambda: not os.path.exists(f"/proc/{before}"))
+    began = time.monotonic()
+    query(connection, "INSERT INTO c_occ VALUES (-1, 0, '')")
+    check("late look: a commit waits for a new companion", time.monotonic() - began < 8)
+    os.remove(flag)
+    connection.close()
+    server("restart")
+
+
 def accepts():
     try:
         connect("postgres").close()
@@ -399,6 +426,6 @@ def test_postmaster():
 
 
 if __name__ == "__main__":
-    tests = [test_checkpoints, test_cleaning, test_companion, test_shutdowns, test_full, test_postmaster]
+    tests = [test_checkpoints, test_cleaning, test_companion, test_late_look, test_shutdowns, test_full, test_postmaster]
     wanted = sys.argv[1:]
     main(*[test for test in tests if not wanted or test.__name__ in wanted or test == tests[0]])
