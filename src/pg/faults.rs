@@ -82,6 +82,10 @@ pub enum Fault {
     PendingHomeless,
     /// No process waits for the locks of ranges that a prepared transaction had before the start.
     RangesForgotten,
+    /// Writers do not wait for prepared transactions that keep a table from them.
+    DozingForgotten,
+    /// Nor do those that change keys, for those that keep keys.
+    KeysForgotten,
     /// A table that a prepared transaction may drop is left with dirty rows.
     LeavesDirty,
     /// A process uses a table beside the change that a decided transaction has left.
@@ -98,12 +102,31 @@ pub enum Fault {
     AnchorDrags,
     /// A standby passes over a page of the journal.
     PageSkipped,
+    /// A load on a standby forgets pieces of a row whose other pieces come later.
+    PiecesForgotten,
     /// Standbys are not told of index entries that go.
     HorizonLeftOut,
     /// Rows that move while a standby loads their table are not looked for.
     MovedForgotten,
     /// A standby shows what it has loaded before that is stable.
     LowForgotten,
+    /// A standby forgets a prepared transaction of which it has passed over an image.
+    PassedForgotten,
+    /// A prepared transaction counts on a standby at the CSN of its PREPARE.
+    CountsAtPrepare,
+    /// A standby does not come back to what it has passed over when VACUUM has given the id up.
+    OpenGivenUp,
+    /// A standby takes an open prepared transaction that has committed as decided.
+    OpenCounts,
+    /// A load of a standby takes rows of an earlier life of the primary as older than all
+    /// snapshots, also if their transaction was prepared, and open.
+    OldCounts,
+    /// A primary does not tell that other transactions are open at the same CSN.
+    ListKept,
+    /// A primary tells transactions of before its life that have changed definitions as others.
+    DefinersTold,
+    /// A load does not tick the clock.
+    LoadKeepsClock,
     /// A SERIALIZABLE transaction of a standby goes on after a promotion.
     AskedForgotten,
     /// A promotion does not end what uses snapshots of before.
@@ -118,7 +141,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 50] = [
+    const OURS: [(&str, Fault); 61] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),
@@ -156,6 +179,8 @@ mod switch {
         ("end_forgotten", Fault::EndForgotten),
         ("pending_homeless", Fault::PendingHomeless),
         ("ranges_forgotten", Fault::RangesForgotten),
+        ("dozing_forgotten", Fault::DozingForgotten),
+        ("keys_forgotten", Fault::KeysForgotten),
         ("leaves_dirty", Fault::LeavesDirty),
         ("kept_ignored", Fault::KeptIgnored),
         ("half_shown", Fault::HalfShown),
@@ -164,13 +189,22 @@ mod switch {
         ("copies_too_much", Fault::CopiesTooMuch),
         ("anchor_drags", Fault::AnchorDrags),
         ("page_skipped", Fault::PageSkipped),
+        ("pieces_forgotten", Fault::PiecesForgotten),
         ("horizon_left_out", Fault::HorizonLeftOut),
         ("moved_forgotten", Fault::MovedForgotten),
         ("low_forgotten", Fault::LowForgotten),
+        ("passed_forgotten", Fault::PassedForgotten),
+        ("counts_at_prepare", Fault::CountsAtPrepare),
+        ("open_given_up", Fault::OpenGivenUp),
+        ("open_counts", Fault::OpenCounts),
+        ("old_counts", Fault::OldCounts),
+        ("list_kept", Fault::ListKept),
+        ("definers_told", Fault::DefinersTold),
+        ("load_keeps_clock", Fault::LoadKeepsClock),
         ("asked_forgotten", Fault::AskedForgotten),
         ("readers_stay", Fault::ReadersStay),
     ];
-    const ENGINE: [(&str, Engine); 24] = [
+    const ENGINE: [(&str, Engine); 28] = [
         ("no_validation", Engine::NoValidation),
         ("late_csn", Engine::LateCsn),
         ("position_is_tail", Engine::PositionIsTail),
@@ -195,6 +229,10 @@ mod switch {
         ("intervals_mixed", Engine::IntervalsMixed),
         ("stable_too_large", Engine::StableTooLarge),
         ("stable_at_prepared", Engine::StableAtPrepared),
+        ("decided_early", Engine::DecidedEarly),
+        ("logged_forgotten_late", Engine::LoggedForgottenLate),
+        ("ends_forgotten", Engine::EndsForgotten),
+        ("ended_listed", Engine::EndedListed),
     ];
 
     static NAME: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);

@@ -105,6 +105,13 @@ pub fn used_permanent() -> impl Iterator<Item = &'static RelInfo> {
     unsafe { USED_PERMANENT.get_mut() }.iter().copied()
 }
 
+impl RelInfo {
+    /// Has the transaction used this permanent table?
+    pub fn is_used(&self) -> bool {
+        self.used.get()
+    }
+}
+
 #[cold]
 fn note_used(info: &'static RelInfo) {
     xact::copies::check_table(info.table, || info.name.clone());
@@ -186,7 +193,7 @@ pub fn used_live() -> Vec<Used> {
 pub unsafe fn known(rel: pg_sys::Relation) -> Option<&'static RelInfo> {
     // SAFETY: the contract of this function.
     unsafe { known_any(rel) }.filter(|info| {
-        let is_ready = info.era == 0 && info.table.recovered.load(Ordering::SeqCst) == 0;
+        let is_ready = info.era == 0 && xact::recovered::lets_all_rows_go(info.table);
         is_ready && (info.used.get() || !xact::copies::has_begun())
     })
 }

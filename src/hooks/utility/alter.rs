@@ -290,7 +290,9 @@ fn load_first(oid: Oid) {
     // SAFETY: a variable of shared memory; and catalog look-ups, in which any OID is answered. The
     // relation is open, and keeps its lock while it is loaded. ERRORs unwind.
     unsafe {
-        if pg_sys::RecoveryInProgress() || ours(oid).is_none() || !compat::owns_relation(oid, pg_sys::GetUserId()) {
+        let user = pg_sys::GetUserId();
+        let may = || compat::owns_relation(oid, user) || compat::may_maintain(oid, user);
+        if pg_sys::RecoveryInProgress() || ours(oid).is_none() || !may() {
             return;
         }
         let rel = pg_sys::try_relation_open(oid, pg_sys::AccessShareLock as i32);

@@ -139,7 +139,8 @@ pub fn reindex(call: Call) {
     if table.is_some() != names_index {
         return call.run(); // with its own ERROR
     }
-    if !any_ours(table.unwrap_or(found)) || !compat::owns_relation(found, user()) {
+    let named_table = table.unwrap_or(found);
+    if !any_ours(named_table) || !compat::may_maintain(named_table, user()) {
         return call.run(); // with its own ERROR
     }
     match table {
@@ -147,12 +148,15 @@ pub fn reindex(call: Call) {
         None => {
             let (mine, others): (Vec<Oid>, Vec<Oid>) = named(found).into_iter().partition(|o| ours(*o).is_some());
             let kind = |o: &Oid| class(*o).is_some_and(|c| c.kind == pg_sys::RELKIND_RELATION);
-            if reindex_each(call, &mine, others.into_iter().filter(kind).collect()) == 0 {
-                let message =
-                    format!("table \"{}\" has no indexes that can be reindexed concurrently", name_of_oid(found));
-                ErrorReport::new(PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message, "mixedcc")
-                    .report(PgLogLevel::NOTICE);
-            }
+            let others = others.into_iter().filter(kind).collect();
+            with_events(call, || {
+                if reindex_each(call, &mine, others) == 0 {
+                    let message =
+                        format!("table \"{}\" has no indexes that can be reindexed concurrently", name_of_oid(found));
+                    ErrorReport::new(PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message, "mixedcc")
+                        .report(PgLogLevel::NOTICE);
+                }
+            });
         }
     }
 }
@@ -174,9 +178,18 @@ fn reindex_index(call: Call, index: Oid) {
     let leaf = |o: &Oid| class(*o).is_some_and(|c| c.kind == pg_sys::RELKIND_INDEX);
     let (keys, others): (Vec<Oid>, Vec<Oid>) = members.into_iter().filter(leaf).partition(is_key);
     let items = others.into_iter().map(|o| (o, pg_sys::ReindexObjectType::REINDEX_OBJECT_INDEX)).collect();
-    must_be_alone(&call, c"REINDEX CONCURRENTLY");
-    leave_out(&keys);
-    reindex_items(call, items);
+    with_events(call, || {
+        must_be_alone(&call, c"REINDEX CONCURRENTLY");
+        leave_out(&keys);
+        reindex_items(call, items);
+    });
+}
+
+/// Runs `f` in the place of this REINDEX, with its event triggers.
+fn with_events(call: Call, f: impl FnOnce()) {
+    // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at. It lives
+    // as long as the portal.
+    unsafe { compat::with_reindex_events(call.node(), f) }
 }
 
 /// Says that primary keys of ours are not rebuilt.
@@ -210,7 +223,7 @@ fn reindex_all(call: Call, s: &pg_sys::ReindexStmt) {
     };
     let here = schema.is_some() || text(s.name).is_none_or(|name| database(&name) == Some(my_database()));
     let tables = tables(schema);
-    if tables.ours.is_empty() || !here || !compat::owns_schema_or_database(schema, user()) {
+    if tables.ours.is_empty() || !here || !compat::may_maintain_all(schema, user()) {
         return call.run(); // with its own ERROR
     }
     let (catalogs, others): (Vec<&Table>, Vec<&Table>) = tables.others.iter().partition(|t| t.is_catalog);
@@ -223,7 +236,10 @@ fn reindex_all(call: Call, s: &pg_sys::ReindexStmt) {
         .report(PgLogLevel::WARNING);
     }
     let can = |t: &&Table| t.has_indexes && t.kind != pg_sys::RELKIND_PARTITIONED_TABLE && !t.is_other_temp;
-    reindex_each(call, &tables.ours, others.into_iter().filter(can).map(|t| t.oid).collect());
+    let others = others.into_iter().filter(can).map(|t| t.oid).collect();
+    with_events(call, || {
+        reindex_each(call, &tables.ours, others);
+    });
 }
 
 fn my_database() -> u32 {
@@ -288,7 +304,7 @@ fn reindex_items(call: Call, items: Vec<(Oid, pg_sys::ReindexObjectType::Type)>)
         // memory, which lives longer than the transactions that the command makes.
         unsafe {
             let Some(table) = table_of_item(oid, kind) else { return };
-            if !compat::owns_relation(oid, user()) {
+            if !compat::may_maintain(table, user()) {
                 return skip_foreign(oid);
             }
             pg_sys::LockRelationOid(table, pg_sys::ShareUpdateExclusiveLock as i32);
@@ -378,24 +394,30 @@ pub fn cluster(call: Call) {
             "Use CLUSTER for each partition.",
         );
     }
-    if !compat::owns_relation(oid, user()) {
+    if !compat::may_maintain(oid, user()) {
         return call.run(); // with its own ERROR
     }
     alter::rewriting(oid, || call.run());
 }
 
-/// CLUSTER of all tables that were clustered before and that the user owns.
+/// CLUSTER of all tables that were clustered before and that the user may cluster.
 fn cluster_all(call: Call, s: &pg_sys::ClusterStmt) {
-    let mut marked = Vec::new();
+    let mut all = Vec::new();
     each_index(|form| {
-        if form.indisclustered && compat::owns_relation(form.indrelid, user()) {
-            marked.push((form.indrelid, form.indexrelid));
+        if form.indisclustered {
+            all.push((form.indrelid, form.indexrelid));
         }
     });
+    let may = |pair: &(Oid, Oid)| compat::may_maintain(pair.0, user());
+    let (marked, denied): (Vec<_>, Vec<_>) = all.into_iter().partition(may);
     if !marked.iter().any(|(table, _)| ours(*table).is_some()) {
         return call.run();
     }
     must_be_alone(&call, c"CLUSTER");
+    for (table, _) in denied.iter().filter(|_| compat::CLUSTER_TELLS) {
+        let message = format!("permission denied to cluster \"{}\", skipping it", name_of_oid(*table));
+        ErrorReport::new(PgSqlErrorCode::ERRCODE_WARNING, message, "mixedcc").report(PgLogLevel::WARNING);
+    }
     let verbose = flag(s.params, "verbose");
     in_transactions(hold(marked), |&(table, index)| match ours(table) {
         Some(_) => alter::rewriting(table, || compat::cluster(table, index, verbose)),

@@ -75,6 +75,40 @@ pub unsafe fn has_virtual_columns(desc: pg_sys::TupleDesc) -> bool {
     }
 }
 
+/// May a row have NULL in a column that is NOT NULL? Since 18 it may, where the constraint was not
+/// validated.
+///
+/// # Safety
+/// A valid descriptor of a table.
+pub unsafe fn may_break_not_null(desc: pg_sys::TupleDesc) -> bool {
+    #[cfg(any(feature = "pg15", feature = "pg16", feature = "pg17"))]
+    {
+        let _ = desc;
+        false
+    }
+    // SAFETY: `desc` is valid (contract of this function), and has `natts` compact attributes
+    // (tupdesc.h).
+    #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17")))]
+    unsafe {
+        let all = (*desc).compact_attrs.as_slice((*desc).natts as usize);
+        all.iter().any(|a| a.attnullability as u8 == pg_sys::ATTNULLABLE_INVALID)
+    }
+}
+
+/// Is a CHECK constraint enforced? Since 18 it need not be.
+#[inline]
+pub fn is_enforced(check: &pg_sys::ConstrCheck) -> bool {
+    #[cfg(any(feature = "pg15", feature = "pg16", feature = "pg17"))]
+    {
+        let _ = check;
+        true
+    }
+    #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17")))]
+    {
+        check.ccenforced
+    }
+}
+
 /// The columns of the index that is a table's replica identity, as [`indexed_columns`] has them. A
 /// copy; empty if there is none.
 ///
@@ -127,8 +161,42 @@ pub fn owns_relation(oid: Oid, role: Oid) -> bool {
     owns(pg_sys::RelationRelationId, oid, role)
 }
 
+/// May a role run maintenance commands on a table, which exists? Its owner may; since 17 that is a
+/// right of its own.
+pub fn may_maintain(table: Oid, role: Oid) -> bool {
+    #[cfg(any(feature = "pg15", feature = "pg16"))]
+    {
+        owns_relation(table, role)
+    }
+    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+    {
+        relation_rights(table, role, pg_sys::ACL_MAINTAIN)
+    }
+}
+
+/// May a role run maintenance commands on all tables of a schema, or of the database? Its owner
+/// may; since 17 the members of pg_maintain may, too.
+pub fn may_maintain_all(schema: Option<Oid>, role: Oid) -> bool {
+    let exists = schema != Some(pg_sys::InvalidOid);
+    exists && (owns_schema_or_database(schema, role) || maintains(role))
+}
+
+/// Has a role the rights of pg_maintain?
+fn maintains(role: Oid) -> bool {
+    #[cfg(any(feature = "pg15", feature = "pg16"))]
+    {
+        let _ = role;
+        false
+    }
+    // SAFETY: catalog look-ups: any OIDs are answered.
+    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+    unsafe {
+        pg_sys::has_privs_of_role(role, Oid::from(pg_sys::ROLE_PG_MAINTAIN))
+    }
+}
+
 /// Does a role own a schema, or the database if there is none?
-pub fn owns_schema_or_database(schema: Option<Oid>, role: Oid) -> bool {
+fn owns_schema_or_database(schema: Option<Oid>, role: Oid) -> bool {
     match schema {
         Some(oid) => oid != pg_sys::InvalidOid && owns(pg_sys::NamespaceRelationId, oid, role),
         // SAFETY: a variable of this process, which its one thread writes when it connects to a

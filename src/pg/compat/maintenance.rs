@@ -141,7 +141,7 @@ pub unsafe fn report_vacuum(rel: pg_sys::Relation, live: u64, dead: u64, started
 /// Does VACUUM of a table go on with the tables that inherit from it?
 pub const VACUUM_DESCENDS: bool = cfg!(feature = "pg18");
 
-/// Sorts a table by an index, if both are there still and the user owns them. Within a transaction
+/// Sorts a table by an index, if both are there still and the user may do it. Within a transaction
 /// with a snapshot.
 pub fn cluster(table: pg_sys::Oid, index: pg_sys::Oid, verbose: bool) {
     let mut params = ClusterParams { options: CLUOPT_RECHECK | if verbose { CLUOPT_VERBOSE } else { 0 } };
@@ -186,6 +186,41 @@ pub unsafe fn reindex(s: *mut pg_sys::ReindexStmt, query: *const core::ffi::c_ch
     // of this function).
     unsafe { pg_sys::ExecReindex(parse_state(query), s, true) }
 }
+
+/// Runs `f`, which does what REINDEX does, with the event triggers that it has since 17.
+///
+/// # Safety
+/// A statement whose memory outlives the transactions of `f`, of a client's command.
+pub unsafe fn with_reindex_events(s: *mut pg_sys::ReindexStmt, f: impl FnOnce()) {
+    #[cfg(any(feature = "pg15", feature = "pg16"))]
+    {
+        let _ = s;
+        f()
+    }
+    // As ProcessUtilitySlow does it (utility.c).
+    // SAFETY: the statement is valid until the end (contract of this function). What begins here is
+    // ended here, also by an ERROR, which goes on.
+    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+    unsafe {
+        use std::panic::AssertUnwindSafe;
+        let collects = pg_sys::EventTriggerBeginCompleteQuery();
+        pgrx::PgTryBuilder::new(AssertUnwindSafe(|| {
+            pg_sys::EventTriggerDDLCommandStart(s.cast());
+            f();
+            pg_sys::EventTriggerSQLDrop(s.cast());
+            pg_sys::EventTriggerDDLCommandEnd(s.cast());
+        }))
+        .finally(|| {
+            if collects {
+                pg_sys::EventTriggerEndCompleteQuery();
+            }
+        })
+        .execute()
+    }
+}
+
+/// Does CLUSTER of all tables tell of those that its user may not cluster?
+pub const CLUSTER_TELLS: bool = cfg!(not(any(feature = "pg15", feature = "pg16")));
 
 /// Runs VACUUM, which commits and goes on in other transactions.
 ///

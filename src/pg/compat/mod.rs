@@ -14,7 +14,8 @@
 //! | RelFileNode is RelFileLocator (16); smgr and storage functions take it, and backend ids (17) | `storage` |
 //! | INDEX_ATTR_BITMAP_ALL is gone (16): HOT_BLOCKING and SUMMARIZED together | `catalog` |
 //! | attributes are compact, generated columns can be virtual (18) | `catalog` |
-//! | ownership and rights: object_ownercheck, object_aclcheck (16) | `catalog` |
+//! | ownership and rights: object_ownercheck, object_aclcheck (16); MAINTAIN and pg_maintain (17) | `catalog` |
+//! | CLUSTER tells what it leaves out, REINDEX has event triggers (17) | `maintenance` |
 //! | how a fork is extended (16); smgrread and smgrtruncate have other arguments (17, 18), smgrcloseall frees nothing (17) | `buffers` |
 //! | relation_set_new_filelocator; update_indexes is an enum (16); ANALYZE reads a stream of blocks (17); bitmap scans iterate by themselves (18) | `callbacks` |
 //! | a statement counts the rows of all its runs (16) | `executor` |
@@ -71,9 +72,9 @@ mod wal;
 
 pub use callbacks::{add_to_bitmap, explain_query, routine, set_tid_bounds, without_prefetch, Callbacks};
 pub use catalog::{
-    attribute, cached_offset, column_rights, has_virtual_columns, identity_columns, indexed_columns, key_columns,
-    may_call, may_create_databases, owns_database, owns_function, owns_relation, owns_schema_or_database,
-    primary_key_index, relation_rights,
+    attribute, cached_offset, column_rights, has_virtual_columns, identity_columns, indexed_columns, is_enforced,
+    key_columns, may_break_not_null, may_call, may_create_databases, may_maintain, may_maintain_all, owns_database,
+    owns_function, owns_relation, primary_key_index, relation_rights,
 };
 pub use decoding::{Decoding, Kind};
 pub use executor::{
@@ -83,19 +84,19 @@ pub use executor::{
 pub use maintenance::{
     cluster, count_dead, count_fetched, count_fetched_rows, count_index_scan, count_returned_row,
     count_returned_rows_of, count_scan, count_update, counts_rows_at_once, index_vacuum_info, is_verbose,
-    ready_to_count, reindex, report_vacuum, update_statistics, update_table_statistics, vacuum, Size,
-    PROGRESS_OF_DEAD_ROWS, PROGRESS_OF_INDEXES, VACUUM_DESCENDS,
+    ready_to_count, reindex, report_vacuum, update_statistics, update_table_statistics, vacuum, with_reindex_events,
+    Size, CLUSTER_TELLS, PROGRESS_OF_DEAD_ROWS, PROGRESS_OF_INDEXES, VACUUM_DESCENDS,
 };
 pub use nbtree::{is_hollow, may_be_hollow, poison, write_hollow_init, write_hollow_mark};
-pub use nodes::{array_length, is_c_collation, mutated, relation_name, walk_children};
+pub use nodes::{array_length, is_c_collation, is_of_row, mutated, relation_name, walk_children};
 pub use predicate::{check_before_commit, count_as_writer, has_missed_prepared, serializable_standing, Standing};
 pub use process::nap;
 pub use process::{
     addin_shmem_lock, checkpoint_span, checkpointer, clean_up_after_error, client_doing, delays_checkpoints,
     end_process, enum_setting, exporter, handle_signal, has_no_snapshot, holds_relation, ident_of_recovered,
     is_awaited, is_checkpointer_awaited, is_postmaster_alive, is_recovered, leader_proc, max_prepared_transactions,
-    my_ident, my_lxid, my_proc, now, pid_of, recovered_holders, relation_tag, renew_delay_of_checkpoints, send,
-    wait_for_end, wake, with_processes_locked, Doing, ProcNo,
+    my_ident, my_lxid, my_proc, now, pid_of, recovered_definers, recovered_holders, recovered_xids, relation_tag,
+    renew_delay_of_checkpoints, send, wait_for_end, wake, wake_postmaster, with_processes_locked, Doing, ProcNo,
 };
 pub use recovery::{
     cancel_reader, has_no_portal, in_recovery, is_only_snapshot, replayed, standby_delay, standby_patience,

@@ -51,6 +51,24 @@ pub unsafe fn walk_children(ps: *mut pg_sys::PlanState, f: Visitor, context: *mu
     }
 }
 
+/// Is it a column of the row that a statement reads or writes? In RETURNING, since 18, it may be
+/// one of OLD or NEW.
+///
+/// # Safety
+/// A valid column.
+pub unsafe fn is_of_row(v: *const pg_sys::Var) -> bool {
+    #[cfg(any(feature = "pg15", feature = "pg16", feature = "pg17"))]
+    {
+        let _ = v;
+        true
+    }
+    #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17")))]
+    // SAFETY: `v` is valid: contract of this function.
+    unsafe {
+        (*v).varreturningtype == pg_sys::VarReturningType::VAR_RETURNING_DEFAULT
+    }
+}
+
 /// A copy of an expression whose parts `f` has made.
 ///
 /// # Safety

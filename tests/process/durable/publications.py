@@ -23,7 +23,12 @@ SESSIONS = 3
 
 
 def new_server(method):
-    cluster = clusters.Cluster.new(**SETTINGS, default_table_access_method="heap")
+    """PostgreSQL 18.6 tells subscribers of the abort of subtransactions of which they have heard
+    nothing, where an aborted transaction is larger than this memory (ReorderBufferTruncateTXN).
+    That ends the subscriber, also with heap on both sides."""
+    has_fault = "(PostgreSQL) 18" in clusters.run("postgres", "--version")
+    settings = {**SETTINGS, "logical_decoding_work_mem": "64MB"} if has_fault else SETTINGS
+    cluster = clusters.Cluster.new(**settings, default_table_access_method="heap")
     cluster.start()
     cluster.ask("CREATE EXTENSION mixedcc; SELECT 1")
     boss = cluster.connect()
@@ -449,7 +454,7 @@ def moments():
         except psycopg2.errors.ObjectNotInPrerequisiteState:
             check("a table that was rewritten since is refused", True)
         query(copy, "ROLLBACK")  # the error has ended the slot
-        query(copy, "BEGIN; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        query(copy, "BEGIN; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         query(copy, "CREATE_REPLICATION_SLOT c TEMPORARY LOGICAL test_decoding USE_SNAPSHOT")
         try:
             query(copy, "SELECT * FROM t")
@@ -549,8 +554,9 @@ def exports():
         reader.close()
         check("the moment moves again", wait_until(lambda: held(session) < 60, 10))
         late = publisher.connect()
-        check("a snapshot that has gone cannot be imported", refused(
-            lambda: query(late, f"{BEGIN}; SET TRANSACTION SNAPSHOT '{name}'"), psycopg2.errors.InvalidParameterValue))
+        # Up to version 16 the first of these, then the second.
+        gone = (psycopg2.errors.InvalidParameterValue, psycopg2.errors.UndefinedObject)
+        check("a snapshot that has gone cannot be imported", refused(lambda: query(late, f"{BEGIN}; SET TRANSACTION SNAPSHOT '{name}'"), gone))
         for each in (session, other, third, late, copy):
             each.close()
     finally:

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Clusters with permanent tables that other programs work on: pg_upgrade, by link and by copy, with
-journals that are not absorbed; a single-user server; and a commit log that is truncated far behind
-the transactions of pending entries."""
+"""Clusters with permanent tables that other programs work on: pg_upgrade, by link, copy and swap,
+with journals that are not absorbed; a single-user server; and a commit log that is truncated far
+behind the transactions of pending entries."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import subprocess
 
 from lib import churn
 from lib.clusters import AS_SERVER, PORT, Cluster, run
-from lib.common import check, equal, main, query, value
+from lib.common import check, equal, main, ok, query, value
 
 SAFE = {"options": "-c synchronous_commit=on"}
 # Transactions in a file of the commit log, and its bytes.
@@ -76,6 +76,14 @@ def upgrade_by_copy():
 
 def upgrade_by_link():
     upgrade("pg_upgrade --link", "--link")
+
+
+def upgrade_by_swap():
+    """From version 18 on: the directories of the old cluster become those of the new one."""
+    if "--swap " in run("pg_upgrade", "--help"):
+        upgrade("pg_upgrade --swap", "--swap")
+    else:
+        ok("pg_upgrade --swap begins with PostgreSQL 18")
 
 
 def copy_option():
@@ -198,4 +206,4 @@ def commit_log():
 
 
 if __name__ == "__main__":
-    main(upgrade_by_copy, upgrade_by_link, single_user, commit_log)
+    main(upgrade_by_copy, upgrade_by_link, upgrade_by_swap, single_user, commit_log)
