@@ -113,8 +113,8 @@ fn unpin(table: Option<Oid>, partition: Option<i32>) {
     rel::keep_rules(t);
 }
 
-/// Waits until no switch is under way in a table, or in all of this database. False: the time is
-/// over.
+/// Waits until no switch is under way in a table, or in all of this database, and those that are
+/// complete are in the history. False: the time is over.
 #[pg_extern(sql = false)]
 fn await_switches(table: Option<Oid>, timeout_ms: Option<f64>) -> bool {
     let timeout_ms = given(timeout_ms, "timeout");
@@ -131,7 +131,9 @@ fn await_switches(table: Option<Oid>, timeout_ms: Option<f64>) -> bool {
         let tables = visible_tables().into_iter().filter(|(oid, _)| table.is_none_or(|t| t == *oid));
         let mut open = false;
         for part in tables.flat_map(|(_, t)| t.map().partitions()) {
-            open |= part.switch.view().is_open();
+            let v = part.switch.view();
+            // Who has waited finds the switch in mixedcc.switch_history.
+            open |= v.is_open() || v.is_unrecorded();
             if part.switch.waits_for().is_some_and(coordinator::i_hold) {
                 complain(
                     PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,

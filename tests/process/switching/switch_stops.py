@@ -118,6 +118,8 @@ def across(step, ending, event, old, new):
     if not stands():
         let_go()
         return [(name, "not reached", states(), steps())]
+    if settled(limit=0):
+        problems.append((name, "settled before the switch is in the history", history()))
     first, second = begun("SELECT v FROM t WHERE id = 1"), session()
     query(second, "SET lock_timeout = '100ms'")
     if not next_coordinator(ending):
