@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from lib import cluster, latency, report, runner
 from permanent import plan
@@ -79,6 +80,9 @@ class Measures:
             if self.wants(wal.name):
                 with self.attempt(wal.name):
                     self.wal(wal)
+        if self.wants(plan.DECODING):
+            with self.attempt(plan.DECODING):
+                self.decoding()
         if self.wants(plan.MEMORY):
             with self.attempt(plan.MEMORY):
                 self.memory()
@@ -163,6 +167,18 @@ class Measures:
                 if total(server, engine, row_count) - before != updates:
                     raise runner.RunError(f"{engine.name} has lost updates")
                 self.add(wal.name, engine.name, 1, {"wal_bytes": size / updates}, engine)
+
+    def decoding(self) -> None:
+        row_count = self.sizes.wal_rows
+        with self.server(**plan.LOGICAL) as (_, server):
+            server.psql(DATABASE, "CREATE PUBLICATION all_tables FOR ALL TABLES")
+            for engine in plan.LOGGED:
+                make(server, engine, row_count)
+            for number in range(1, self.sizes.rounds + 1):
+                for engine in plan.LOGGED[::1 if number % 2 else -1]:
+                    with self.attempt(f"{plan.DECODING}, {engine.name}"):
+                        self.add(plan.DECODING, engine.name, number,
+                                 decoded(server, engine, row_count), engine)
 
     # Memory, checkpoints, recovery.
 
@@ -274,6 +290,43 @@ def total(server: runner.Server, engine: workloads.Engine, row_count: int) -> in
     if int(count) != row_count:
         raise runner.RunError(f"{count} rows in {engine.schema} of {row_count}")
     return int(value)
+
+
+def decoded(server: runner.Server, engine: workloads.Engine, row_count: int) -> dict[str, float]:
+    """One update of each row, a transaction each, and what the plugins make of their WAL."""
+    sql(server, engine, "VACUUM item")
+    server.psql(DATABASE, "CHECKPOINT")
+    for plugin in plan.PLUGINS:
+        server.psql(DATABASE, f"SELECT pg_create_logical_replication_slot('{plugin}', '{plugin}')")
+    try:
+        begin = server.psql(DATABASE, "SELECT pg_current_wal_insert_lsn()")
+        metrics = {"cpu_us": cpu_us(
+            server, row_count,
+            lambda: sql(server, engine, f"SET synchronous_commit = off; CALL scattered({row_count}, 1)"))}
+        size = float(server.psql(DATABASE, f"SELECT pg_current_wal_insert_lsn() - '{begin}'"))
+        metrics["wal_bytes"] = size / row_count
+        # Slots read what is flushed.
+        server.psql(DATABASE, "CHECKPOINT")
+        for plugin, changes in plan.PLUGINS.items():
+            lines: list[str] = []
+            one = cpu_us(server, row_count, lambda: lines.append(server.psql(
+                DATABASE, f"SELECT count(*) FROM {changes.format(slot=plugin)}")))
+            if int(lines[0]) < plan.LINES_OF_A_CHANGE * row_count:
+                raise runner.RunError(f"{plugin} has said {lines[0]} lines of {row_count} changes")
+            metrics.update({f"{plugin}_us": one, f"{plugin}_rate": 1e6 / one})
+        return metrics
+    finally:
+        for plugin in plan.PLUGINS:
+            server.psql(DATABASE, f"SELECT pg_drop_replication_slot('{plugin}')")
+
+
+def cpu_us(server: runner.Server, count: int, action: Callable[[], object]) -> float:
+    """Server CPU of an action, in microseconds, for each of `count`."""
+    server.wait_for_clients_to_leave(DATABASE)
+    begin = server.cpu_seconds()
+    action()
+    server.wait_for_clients_to_leave(DATABASE)
+    return (server.cpu_seconds() - begin) / count * 1e6
 
 
 def live_bytes(server: runner.Server) -> int:

@@ -92,6 +92,17 @@ WAL = (
     Wal("wal_each_ten_times", "every row ten times", "scattered({rows}, 10)", 10),
 )
 INSTRUCTIONS, LATENCY, MEMORY, REPLAY = "instructions", "checkpoint", "memory", "replay"
+# With `wal_level` logical: what an update costs, and what it costs to decode it, by plugin.
+DECODING = "decoding"
+LOGICAL = {"wal_level": "logical"}
+PLUGINS = {
+    "test_decoding": "pg_logical_slot_peek_changes('{slot}', NULL, NULL, 'include-xids', 'off')",
+    "pgoutput": "pg_logical_slot_peek_binary_changes('{slot}', NULL, NULL, 'proto_version', '1',"
+                " 'publication_names', 'all_tables')",
+}
+# Of a change that the plugins say: a line each for BEGIN, the change and COMMIT; pgoutput adds one
+# that describes the table, once.
+LINES_OF_A_CHANGE = 3
 # The checkpoint is spread over some time, as those are that come by checkpoint_timeout.
 SPREAD = "checkpoint_spread"
 INSIDE, OUTSIDE = "in it", "outside"
@@ -160,6 +171,12 @@ def _rows() -> list[Row]:
     found.append(Row(REPLAY, "replay", "replay_s", PERMANENT.name, HEAP.name, at_most=1.0))
     found.append(Row(REPLAY, "start, with replay", "start_s", PERMANENT.name, HEAP.name))
     found.append(Row(REPLAY, "load, MB/s a loader", "load_mb_s", PERMANENT.name, at_least=200))
+    found.append(Row(DECODING, "update with wal_level logical", "cpu_us", PERMANENT.name, HEAP.name))
+    found.append(Row(DECODING, "its WAL", "wal_bytes", PERMANENT.name, HEAP.name))
+    for plugin in PLUGINS:
+        found.append(Row(DECODING, f"decoding of it by {plugin}", f"{plugin}_us", PERMANENT.name,
+                         HEAP.name))
+        found.append(Row(DECODING, "the same, changes a second of CPU", f"{plugin}_rate", PERMANENT.name))
     found.append(Row(MEMORY, "memory of a permanent row, beyond an unlogged one", "bytes_more",
                      PERMANENT.name, at_most=6))
     return found

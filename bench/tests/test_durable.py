@@ -72,7 +72,7 @@ class Table(unittest.TestCase):
 
     def test_each_row_has_a_measurement(self):
         known = {load.name for load in (*plan.CPU_LOADS, *plan.COMMIT_LOADS)} | {w.name for w in plan.WAL}
-        known |= {plan.INSTRUCTIONS, plan.LATENCY, plan.SPREAD, plan.MEMORY, plan.REPLAY}
+        known |= {plan.INSTRUCTIONS, plan.LATENCY, plan.SPREAD, plan.MEMORY, plan.REPLAY, plan.DECODING}
         self.assertEqual(set(plan.TESTS), known)
 
     def test_the_goals_of_the_table(self):
