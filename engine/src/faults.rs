@@ -108,6 +108,8 @@ pub enum Fault {
     FreesAtPin,
     /// A transaction that wakes does not say so.
     WakesLate,
+    /// A transaction that rests keeps no version for its snapshot.
+    RestsForgetfully,
     /// A pruner compares points by their clocks, and not by their floors.
     PrunesByClock,
     /// A pruner does not tell what a version that it unlinks has changed.

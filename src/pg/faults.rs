@@ -204,7 +204,7 @@ mod switch {
         ("asked_forgotten", Fault::AskedForgotten),
         ("readers_stay", Fault::ReadersStay),
     ];
-    const ENGINE: [(&str, Engine); 28] = [
+    const ENGINE: [(&str, Engine); 29] = [
         ("no_validation", Engine::NoValidation),
         ("late_csn", Engine::LateCsn),
         ("position_is_tail", Engine::PositionIsTail),
@@ -233,6 +233,7 @@ mod switch {
         ("logged_forgotten_late", Engine::LoggedForgottenLate),
         ("ends_forgotten", Engine::EndsForgotten),
         ("ended_listed", Engine::EndedListed),
+        ("rests_forgetfully", Engine::RestsForgetfully),
     ];
 
     static NAME: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);

@@ -203,7 +203,7 @@ pub static LOAD_WORKERS: GucSetting<i32> = GucSetting::<i32>::new(2);
 /// May a serializable transaction that has only read go on as a snapshot?
 pub static FREEZE_READERS: GucSetting<bool> = GucSetting::<bool>::new(true);
 /// Do transactions that only read keep no versions between those that their snapshot needs?
-pub static PRUNE_VERSIONS: GucSetting<bool> = GucSetting::<bool>::new(false);
+pub static PRUNE_VERSIONS: GucSetting<bool> = GucSetting::<bool>::new(true);
 /// Does a commit that waits for its flush give up the locks of what it has written?
 pub static EARLY_RELEASE: GucSetting<bool> = GucSetting::<bool>::new(false);
 /// Access method of tables that extensions' scripts make.
@@ -515,7 +515,7 @@ pub fn init() {
     GucRegistry::define_bool_guc(
         c"mixedcc.prune_versions",
         c"Lets a long transaction that only reads by one snapshot keep one old version of each row, and not one for each update.",
-        c"Counts for REPEATABLE READ and SERIALIZABLE READ ONLY transactions, while they do nothing or scan a table.",
+        c"Counts for REPEATABLE READ and SERIALIZABLE READ ONLY transactions, while they do nothing or scan a table. Off: all are kept.",
         &PRUNE_VERSIONS,
         GucContext::Userset,
         GucFlags::default(),

@@ -1,7 +1,7 @@
 //! Counters of statements in shared memory, by backend: see `paths/bypass/counts.rs`.
 
 use crate::pg::local::Local;
-use crate::state::shmem;
+use crate::state::{shmem, slots};
 use mixedcc_engine::primitive::{AtomicU64, Ordering};
 use pgrx::pg_sys;
 
@@ -49,7 +49,7 @@ fn counter(row: usize, n: usize) -> &'static AtomicU64 {
 
 /// Counts an event of this backend.
 pub fn add(n: usize) {
-    let c = counter(shmem::my_slot() as usize, n);
+    let c = counter(slots::my_number() as usize, n);
     c.store(c.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 

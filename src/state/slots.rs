@@ -19,6 +19,7 @@
 use crate::pg::compat::{self, ProcNo};
 use crate::pg::local::Local;
 use crate::pg::wal;
+use crate::state::platform;
 use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::primitive::{AtomicU32, Ordering};
 use pgrx::pg_sys;
@@ -207,9 +208,17 @@ fn proc(slot: SlotId) -> Option<ProcNo> {
     Some(proc_of(slot).load(Ordering::SeqCst)).filter(|&n| n < TAKEN)
 }
 
-/// The slot of this process.
+/// The slot of this process, to use the engine with: its transaction does not rest any more
+/// (INV-RESTS).
 #[inline]
 pub fn my_slot() -> SlotId {
+    platform::wake();
+    my_number()
+}
+
+/// The slot of this process, for what needs no version.
+#[inline]
+pub fn my_number() -> SlotId {
     slot(compat::my_proc())
 }
 

@@ -40,6 +40,7 @@ pub use order::{comes_first, init, let_go, note_end_of_statement};
 pub use parts::Parts;
 use pending::Pending;
 pub use pending::{before_change, created, dropped, is_remapped, made, orphaned, remapped, replace_primary, take_out};
+use rests::Awake;
 pub use rows::{last_locked, last_write, locked, note_locked, LastWrite, Locked};
 pub use snapshots::{adopt_snapshot, known_seen, moment, note_moment, snapshot_seen};
 pub use tags::{early_lock_tag, give_up, subxact_lock_tag};
@@ -58,7 +59,7 @@ pub enum Mode {
 }
 
 struct Backend {
-    txn: Txn,
+    txn: Awake,
     /// What its commit logs.
     commit: Commit,
     last_write: Option<LastWrite>,
@@ -137,7 +138,7 @@ fn new_backend() -> &'static mut Backend {
     unsafe {
         pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
         BACKEND.get_mut().insert(Backend {
-            txn: Txn::new(shmem::engine(), shmem::my_slot()),
+            txn: Awake::new(Txn::new(shmem::engine(), shmem::my_slot())),
             commit: Commit::default(),
             last_write: None,
             mode: None,
@@ -217,7 +218,7 @@ pub fn running() -> Option<&'static mut Txn> {
     }
     // SAFETY: a backend has one thread, and no other reference to `BACKEND` is in use (see
     // `backend`).
-    unsafe { BACKEND.get_mut().as_mut().map(|b| &mut b.txn).filter(|t| t.is_active()) }
+    unsafe { BACKEND.get_mut().as_mut().map(|b| &mut *b.txn).filter(|t| t.is_active()) }
 }
 
 /// The running transaction, if it is SERIALIZABLE and may be written with: [`writing`] without its
@@ -445,7 +446,7 @@ pub fn begin_commit() {
 
 /// The transaction, if it is sampled and has noted rows.
 pub fn sampled() -> Option<&'static Txn> {
-    has_backend().then(|| &backend().txn).filter(|t| !t.sampled_records().is_empty())
+    has_backend().then(|| &*backend().txn).filter(|t| !t.sampled_records().is_empty())
 }
 
 /// Validates the transaction; an ERROR aborts it.

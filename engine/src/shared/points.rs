@@ -47,7 +47,7 @@ impl PinWords<'_> {
         // First: with a clock the pin is a point.
         self.works.store(UNPINNED, Ordering::SeqCst);
         model_fence();
-        self.upto.store(upto, Ordering::SeqCst);
+        self.upto.store(if faults::on(Fault::RestsForgetfully) { 1 } else { upto }, Ordering::SeqCst);
         model_fence();
     }
 

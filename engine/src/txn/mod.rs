@@ -104,6 +104,7 @@ use reclaim::Reclamation;
 use register::Registrations;
 use retry::Retry;
 use scan_set::ScanSet;
+use std::cell::Cell;
 use std::ptr::NonNull;
 use telemetry::Telemetry;
 use touched::{Touched, TouchedList};
@@ -202,7 +203,7 @@ pub struct Txn {
     /// Do we keep our pin to the end?
     holds: bool,
     /// May its pin become a point?
-    rests: Rests,
+    rests: Cell<Rests>,
     /// A subtransaction was undone that had touched tables, which others may have dropped since.
     keeps_tables: bool,
     /// All reads so far are valid at this CSN; 0: the next read must find out.
@@ -256,7 +257,7 @@ impl Txn {
             depth: 1,
             following: false,
             holds: false,
-            rests: Rests::May,
+            rests: Cell::default(),
             keeps_tables: false,
             valid: 0,
             doubted: 0,
@@ -303,7 +304,7 @@ impl Txn {
         }
         self.set_word(State::Active, 0);
         self.e.pin(self.slot);
-        self.rests = Rests::May;
+        self.rests.set(Rests::May);
         self.stage = Stage::Execute;
         self.level = level;
         self.depth = 1;

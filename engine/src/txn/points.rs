@@ -24,7 +24,7 @@ impl Txn {
             return false;
         }
         self.e.pin_words(self.slot).rest(seen.upto);
-        self.rests = Rests::Now;
+        self.rests.set(Rests::Now);
         true
     }
 
@@ -33,7 +33,7 @@ impl Txn {
     fn may_rest(&self, seen: &Seen<'_>) -> bool {
         let only_reads = self.writes.is_empty() && self.locks.is_empty() && self.scans.is_empty();
         let fits = || self.e.pinned_at(self.slot) <= seen.upto && self.e.floor_of(self.slot) <= seen.floor;
-        self.rests == Rests::May
+        self.rests.get() == Rests::May
             && self.stage == Stage::Execute
             && self.level == Level::Snapshot
             && only_reads
@@ -46,15 +46,15 @@ impl Txn {
 
     /// The transaction is about to do something.
     #[inline]
-    pub fn wake(&mut self) {
-        if self.rests == Rests::Now {
+    pub fn wake(&self) {
+        if self.rests.get() == Rests::Now {
             self.wake_up();
         }
     }
 
     #[cold]
-    fn wake_up(&mut self) {
-        self.rests = Rests::May;
+    fn wake_up(&self) {
+        self.rests.set(Rests::May);
         self.e.pin_words(self.slot).wake(self.e.opens());
     }
 
@@ -69,12 +69,12 @@ impl Txn {
     /// The transaction will not rest any more.
     pub fn rest_no_more(&mut self) {
         self.wake();
-        self.rests = Rests::Never;
+        self.rests.set(Rests::Never);
     }
 
     /// Does it rest?
     #[inline]
     pub fn is_resting(&self) -> bool {
-        self.rests == Rests::Now
+        self.rests.get() == Rests::Now
     }
 }

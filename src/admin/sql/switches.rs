@@ -132,7 +132,7 @@ fn await_switches(table: Option<Oid>, timeout_ms: Option<f64>) -> bool {
         let mut open = false;
         for part in tables.flat_map(|(_, t)| t.map().partitions()) {
             let v = part.switch.view();
-            // Who has waited finds the switch in mixedcc.switch_history.
+            // A user who has waited finds the switch in mixedcc.switch_history.
             open |= v.is_open() || v.is_unrecorded();
             if part.switch.waits_for().is_some_and(coordinator::i_hold) {
                 complain(

@@ -7,14 +7,16 @@
 //! and plans, and in the rows that their sequential scans have found ahead (INV-HANDED). The
 //! transaction's snapshot sees these. What has other addresses for longer says so before it
 //! looks for them (`stay_awake`): writes and locks, other snapshots than the transaction's own,
-//! commands that build or check indexes. All code that uses the engine asks
-//! `platform::is_outside`, or calls `platform::outside`, before; that wakes the transaction.
+//! commands that build or check indexes. All code that uses the engine wakes the transaction:
+//! it reaches that by [`Awake`] alone. `slots::my_slot` and `platform::outside` wake it, too.
 
 use super::{backend, copies, has_backend, parallel, Backend, Mode};
 use crate::pg::guc::PRUNE_VERSIONS;
 use crate::pg::local::Local;
 use crate::state::platform;
 use mixedcc_engine::open::Seen;
+use mixedcc_engine::Txn;
+use std::ops::{Deref, DerefMut};
 
 /// How many runs of the executor are under way. After an ERROR that a savepoint has caught: as many
 /// as when the savepoint was set.
@@ -54,7 +56,7 @@ fn rest() {
         return;
     }
     let b = backend();
-    if may_rest(b) && b.txn.take_rest(&seen(b)) {
+    if may_rest(b) && b.txn.0.take_rest(&seen(b)) {
         platform::note_rest();
     }
 }
@@ -90,7 +92,34 @@ pub fn between_rows() {
 /// Wakes the transaction. Only the platform calls it, which knows whether it rests.
 pub fn wake() {
     if has_backend() {
-        backend().txn.wake();
+        backend().txn.0.wake();
+    }
+}
+
+/// The transaction of this process. A reference to it wakes it (INV-RESTS).
+pub struct Awake(Txn);
+
+impl Awake {
+    /// A transaction that has not begun.
+    pub fn new(txn: Txn) -> Awake {
+        Awake(txn)
+    }
+}
+
+impl Deref for Awake {
+    type Target = Txn;
+    #[inline]
+    fn deref(&self) -> &Txn {
+        self.0.wake();
+        &self.0
+    }
+}
+
+impl DerefMut for Awake {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Txn {
+        self.0.wake();
+        &mut self.0
     }
 }
 
