@@ -81,10 +81,13 @@ fn pass(e: &Engine) -> Passes {
     with_tables(e, |tables| e.advance_switches_by(tables, now(), stop_all, &stop::at_step))
 }
 
+/// Logs the switches from this number on. The answer is the number to begin with next time.
 fn log_switches(e: &Engine, from: u64) -> u64 {
-    let end = e.shared.switches.len();
-    let Some(level) = guc::LOG_SWITCHES.get().level().filter(|_| end != from) else { return end };
-    let new: Vec<_> = e.shared.switches.entries().into_iter().filter(|s| s.number >= from).collect();
+    if e.shared.switches.len() == from {
+        return from;
+    }
+    let (new, next) = e.shared.switches.since(from);
+    let Some(level) = guc::LOG_SWITCHES.get().level() else { return next };
     for s in new {
         let (d, name) = (s.done, rel::called_by(s.name, s.key));
         let ms = |a: u64, b: u64| b.saturating_sub(a) as f64 / 1000.0;
@@ -105,7 +108,7 @@ fn log_switches(e: &Engine, from: u64) -> u64 {
             )
         );
     }
-    end
+    next
 }
 
 /// What pg_stat_activity shows.

@@ -143,9 +143,9 @@ impl Recorder {
         partitions.sort_by_key(|p| std::cmp::Reverse((p.commits + p.aborts.values().sum::<u64>(), p.reads)));
         partitions.truncate(MOST_PARTITIONS);
         let (used, total) = e.region.pages_used();
-        let switches = load::switches(e, self.switches);
+        let (switches, next) = load::switches(e, self.switches);
         let length = now.saturating_sub(self.begun);
-        (self.last, self.begun, self.switches) = (counters, now, e.shared.switches.len());
+        (self.last, self.begun, self.switches) = (counters, now, next);
         Interval { format: FORMAT, end: now, length, used: used as u64, total: total as u64, partitions, switches }
     }
 }

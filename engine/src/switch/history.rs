@@ -4,6 +4,7 @@ use super::state::{Done, Why};
 use crate::name::Name;
 use crate::primitive::{relax, AtomicU64, Ordering};
 use crate::protocol::ProtocolSet;
+use std::ops::Range;
 
 /// The number of switches that the history remembers.
 pub const HISTORY: usize = 256;
@@ -59,7 +60,11 @@ impl History {
     /// Adds a switch of the table with this id, storage and name.
     pub fn push(&self, table: u64, key: [u32; 4], name: Option<&str>, partition: u32, d: Done) {
         let number = self.next.fetch_add(1, Ordering::SeqCst);
-        let c = &self.cells[number as usize % HISTORY];
+        self.write(number, table, key, name, partition, d);
+    }
+
+    fn write(&self, number: u64, table: u64, key: [u32; 4], name: Option<&str>, partition: u32, d: Done) {
+        let c = self.cell(number);
         let mut n = 0;
         // Another writer may be a lap behind. It finishes its few stores first.
         let seq = loop {
@@ -96,12 +101,43 @@ impl History {
 
     /// The switches that are remembered, oldest first.
     pub fn entries(&self) -> Vec<Entry> {
+        self.numbers().filter_map(|n| self.entry(n)).collect()
+    }
+
+    /// The numbers of those, and of some that their processes have not written yet.
+    fn numbers(&self) -> Range<u64> {
         let end = self.len();
-        (end.saturating_sub(HISTORY as u64)..end).filter_map(|n| self.entry(n)).collect()
+        end.saturating_sub(HISTORY as u64)..end
+    }
+
+    /// The remembered switches from the number `from` on, oldest first, and the number to begin
+    /// with next time. It stops at one whose process has not written it yet, so that a reader that
+    /// goes on from there misses none of them.
+    pub fn since(&self, from: u64) -> (Vec<Entry>, u64) {
+        let Range { start, end } = self.numbers();
+        let mut all = Vec::new();
+        for n in from.max(start)..end {
+            match self.entry(n) {
+                Some(entry) => all.push(entry),
+                None if self.is_to_come(n) => return (all, n),
+                // Another one has its place by now.
+                None => {}
+            }
+        }
+        (all, end)
+    }
+
+    /// Is the entry with this number not written yet?
+    fn is_to_come(&self, number: u64) -> bool {
+        self.cell(number).seq.load(Ordering::SeqCst) < 2 * number + 2
+    }
+
+    fn cell(&self, number: u64) -> &Cell {
+        &self.cells[number as usize % HISTORY]
     }
 
     fn entry(&self, number: u64) -> Option<Entry> {
-        let c = &self.cells[number as usize % HISTORY];
+        let c = self.cell(number);
         let whole = |c: &Cell| c.seq.load(Ordering::SeqCst) == 2 * number + 2;
         if !whole(c) {
             return None;
@@ -125,17 +161,55 @@ mod tests {
     use super::*;
     use crate::protocol::Protocol;
 
-    #[test]
-    fn entries_come_back_whole_and_in_order() {
+    fn history() -> Box<History> {
         // SAFETY: all-zero memory is an empty history.
-        let h: Box<History> = unsafe { Box::new(std::mem::zeroed()) };
-        let done = |n: u64| Done {
+        unsafe { Box::new(std::mem::zeroed()) }
+    }
+
+    fn done(n: u64) -> Done {
+        Done {
             from: ProtocolSet::of(Protocol::Occ),
             to: ProtocolSet::of(Protocol::TwoPhase),
             by: n as u32,
             why: Why::AtOnce,
             times: [n, n + 1, n + 2, n + 3],
+        }
+    }
+
+    #[test]
+    fn who_goes_on_from_a_number_misses_no_slow_writer() {
+        let h = history();
+        let push = |n| h.push(1, [1; 4], None, 0, done(n));
+        let seen = |from| {
+            let (all, next) = h.since(from);
+            (all.iter().map(|e| e.number).collect::<Vec<_>>(), next)
         };
+        assert_eq!(seen(0), (vec![], 0));
+        push(0);
+        // Another process has taken the number 1, and has not written its entry.
+        h.next.fetch_add(1, Ordering::SeqCst);
+        push(2);
+        assert_eq!(seen(0), (vec![0], 1));
+        assert_eq!(seen(1), (vec![], 1));
+        h.cells[1].seq.store(3, Ordering::SeqCst);
+        assert_eq!(seen(1), (vec![], 1));
+        h.cells[1].seq.store(0, Ordering::SeqCst);
+        h.write(1, 1, [1; 4], None, 0, done(1));
+        assert_eq!(seen(1), (vec![1, 2], 3));
+        assert_eq!(seen(3), (vec![], 3));
+        // A reader that is a lap behind goes on with the entries that are left.
+        (3..300).for_each(push);
+        assert_eq!(seen(3), ((300 - HISTORY as u64..300).collect(), 300));
+        // One that is a lap behind in a process: its place has another entry.
+        let taken = h.next.fetch_add(1, Ordering::SeqCst);
+        (taken + 1..taken + 1 + HISTORY as u64).for_each(push);
+        h.write(taken, 1, [1; 4], None, 0, done(taken));
+        assert_eq!(seen(taken), ((taken + 1..taken + 1 + HISTORY as u64).collect(), taken + 1 + HISTORY as u64));
+    }
+
+    #[test]
+    fn entries_come_back_whole_and_in_order() {
+        let h = history();
         assert!(h.entries().is_empty());
         std::thread::scope(|s| {
             for t in 0..4u64 {

@@ -76,9 +76,9 @@ fn difference(now: &Load, before: &Load) -> Load {
     }
 }
 
-/// The switches from this number on that have ended.
-pub fn switches(e: &Engine, from: u64) -> Vec<Switch> {
-    let new = e.shared.switches.entries().into_iter().filter(|s| s.number >= from);
+/// The switches from this number on that have ended, and the number to begin with next time.
+pub fn switches(e: &Engine, from: u64) -> (Vec<Switch>, u64) {
+    let (new, next) = e.shared.switches.since(from);
     let switch = |s: mixedcc_engine::switch::Entry| Switch {
         database: s.key[1],
         table: name(s.name, s.key),
@@ -89,7 +89,7 @@ pub fn switches(e: &Engine, from: u64) -> Vec<Switch> {
         why: s.done.why.name().to_owned(),
         took: s.done.times[3].saturating_sub(s.done.times[1]),
     };
-    new.map(switch).collect()
+    (new.into_iter().map(switch).collect(), next)
 }
 
 #[cfg(test)]
