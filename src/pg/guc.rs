@@ -677,7 +677,7 @@ pub fn init() {
     GucRegistry::define_string_guc(
         c"mixedcc.kill_at",
         c"Ends a process at a named point of durable tables, as kill -9 does, or lets it sleep there.",
-        c"EVENT, EVENT:PASS or EVENT:PASS:MILLISECONDS. For tests only; needs mixedcc.stop_events.",
+        c"EVENT, EVENT:PASS, EVENT:PASS:MILLISECONDS or EVENT:PASS:PATH. For tests only; needs mixedcc.stop_events.",
         &KILL_AT,
         GucContext::Suset,
         GucFlags::default(),

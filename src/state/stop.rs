@@ -14,6 +14,8 @@ use mixedcc_engine::switch::StepEvent;
 use mixedcc_engine::Error;
 use pgrx::prelude::*;
 use std::cell::Cell;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// What to do at an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,7 +231,7 @@ pub fn hold_ms() -> u64 {
 /// A commit that is held has settled: it waits as for a standby.
 pub fn hold() {
     if hold_ms() > 0 {
-        std::thread::sleep(std::time::Duration::from_millis(hold_ms()));
+        std::thread::sleep(Duration::from_millis(hold_ms()));
     }
 }
 
@@ -237,7 +239,8 @@ pub fn hold() {
 /// only tests use it.
 static PASSES: Local<[u32; 4]> = Local::new([0; 4]);
 
-/// The process is at a point of durable tables: `mixedcc.kill_at` may end it here, or let it sleep.
+/// The process is at a point of durable tables: `mixedcc.kill_at` may end it here, let it sleep, or
+/// let it stand until a test lets it go.
 /// Takes no lock and allocates no memory of PostgreSQL's: it may be in a critical section, or in
 /// recovery.
 #[inline]
@@ -259,19 +262,37 @@ fn reach_if_named(event: &str) {
         }
         passes[i] = passes[i].wrapping_add(1);
         PASSES.set(passes);
-        let mut number = || words.next().and_then(|word| word.parse::<u32>().ok());
-        let (pass, sleep) = (number().unwrap_or(1), number());
-        match sleep {
-            _ if pass != 0 && pass != passes[i] => {}
-            Some(ms) => std::thread::sleep(std::time::Duration::from_millis(ms as u64)),
+        let pass = words.next().and_then(|word| word.parse::<u32>().ok()).unwrap_or(1);
+        if pass != 0 && pass != passes[i] {
+            return;
+        }
+        match words.next() {
             // SAFETY: the process ends here.
             None => unsafe {
                 raw::kill(std::process::id() as i32, SIGKILL);
+            },
+            Some(word) => match word.parse() {
+                Ok(ms) => std::thread::sleep(Duration::from_millis(ms)),
+                Err(_) => stand(word),
             },
         }
         return;
     }
 }
+
+/// Makes the file `path`.stands, and sleeps until there is a file `path`.goes. A test that has
+/// ended early makes none.
+fn stand(path: &str) {
+    let until = Instant::now() + LONGEST;
+    let made = std::fs::File::create(format!("{path}.stands")).is_ok();
+    while made && !Path::new(&format!("{path}.goes")).exists() && Instant::now() < until {
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Between two looks whether it may go, and at most in all.
+const LOOK: Duration = Duration::from_millis(2);
+const LONGEST: Duration = Duration::from_secs(120);
 
 const SIGKILL: i32 = 9;
 

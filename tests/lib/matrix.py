@@ -25,6 +25,7 @@ from lib.common import (OURS, check, connect, drop_database, equal, fail_by, mak
 from lib.crash import (SERVER, await_end, configure, fails_to_start, find_server, give_back, has_postmaster, immediate,
                        is_running, kill_at_start, kill_group, postmaster, reload, start)
 from lib.power import SETTINGS, Disk
+from lib.standing import Point
 from lib.transfers import TABLES, Oracle, accounts, make_tables
 
 DATABASE = "process_matrix"
@@ -105,14 +106,14 @@ def case_backend(oracle, event, dice, seed):
 def case_undecided(oracle, ending, dice, seed):
     """A checkpoint comes while commits under a transaction id are logged and undecided. They go on
     and are answered, or are cut off; then the server is killed."""
-    held = {}
+    held, points = {}, {}
     for kind, length in (("short", 20), ("long", 40_000), ("huge", 700_000)):
-        connection = connect(DATABASE, options="-c synchronous_commit=on -c mixedcc.kill_at=xcommit-marked:1:1500")
+        connection = connect(DATABASE, options="-c synchronous_commit=on")
         query(connection, "CREATE TABLE IF NOT EXISTS undecided (kind text, seq int, v text) USING heap")
-        query(connection, "SET mixedcc.kill_at = ''")
         query(connection, "CREATE TABLE IF NOT EXISTS pending (kind text PRIMARY KEY, seq int, v text) USING mixedcc")
         query(connection, "INSERT INTO pending VALUES (%s, 0, '') ON CONFLICT DO NOTHING", (kind,))
-        query(connection, "SET mixedcc.kill_at = 'xcommit-marked:1:1500'")
+        points[kind] = Point("xcommit-marked")
+        query(connection, f"SET mixedcc.kill_at = '{points[kind].setting}'")
         held[kind] = (connection, length)
     before = dict(query(held["short"][0], "SELECT kind, seq FROM pending"))
     outcomes = queue.Queue()
@@ -131,9 +132,12 @@ def case_undecided(oracle, ending, dice, seed):
     query(boss, "CHECKPOINT")  # from now on nothing is dirty
     for client in clients:
         client.start()
-    time.sleep(0.5)
+    for point in points.values():
+        point.must_stand()
     query(boss, "CHECKPOINT")
     if ending == "answered":
+        for point in points.values():
+            point.go()
         for client in clients:
             client.join()
     kill_group()

@@ -12,6 +12,7 @@ import psycopg2
 
 from lib.common import (check, connect, drop_database, equal, fail, main, make_database, must_come,
                         query, reload, server, value, wait_until, wal_since)
+from lib.standing import Point
 
 DATABASE = "process_durable_log"
 SAFE = "-c synchronous_commit=on"
@@ -347,12 +348,15 @@ def undone_after_logging():
     query(BOSS, "INSERT INTO pair VALUES (1, 0), (2, 0)")
     query(BOSS, "DELETE FROM checked")
     query(BOSS, "INSERT INTO checked VALUES (1, 'before')")
-    loser = refused("-c mixedcc.stop_events=on -c mixedcc.kill_at=xcommit-marked:1:3000")
+    point = Point("xcommit-marked")
+    loser = refused(f"-c mixedcc.stop_events=on -c mixedcc.kill_at={point.setting}")
     since = position()
     thread, result = run_in_thread(loser, "COMMIT")
-    must_come(lambda: [kind for kind, _ in records(since)] == ["XCOMMIT"])
+    point.must_stand()
+    equal("an undecided commit is logged", [kind for kind, _ in records(since)], ["XCOMMIT"])
     query(BOSS, "CHECKPOINT")
     equal("an undecided commit shows nothing", query(BOSS, "SELECT v FROM checked"), [("before",)])
+    point.go()
     thread.join(30)
     equal("PostgreSQL refuses the commit after its record", result.get("state"), "40001")
     equal("it is undone", query(BOSS, "SELECT v FROM checked"), [("before",)])

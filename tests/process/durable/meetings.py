@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Commits, rounds, checkpoints and drops that meet at a chosen moment: a process sleeps at a stop
+"""Commits, rounds, checkpoints and drops that meet at a chosen moment: a process stands at a stop
 event, and another one goes past it. Then the server is killed. Each test would lose or make
 something with a fault of the engine that is named with it.
 
@@ -18,16 +18,17 @@ import traceback
 from lib import common, crash
 from lib.common import (check, drop_database, equal, fail, failures, make_database, ok, premise, query, server,
                         value)
+from lib.standing import Point
 
 DATABASE = "process_meetings"
 
 
 def connect(event=None):
-    """A session whose commits are flushed. It sleeps at the event, if there is one."""
+    """A session whose commits are flushed. It stands at the event, if there is one."""
     connection = common.connect(DATABASE, options="-c synchronous_commit=on "
                                                   "-c client_min_messages=warning")
     if event:
-        query(connection, f"SET mixedcc.kill_at = '{event}'")
+        query(connection, f"SET mixedcc.kill_at = '{event.setting}'")
     return connection
 
 
@@ -36,12 +37,14 @@ class Beside(threading.Thread):
 
     def __init__(self, sql, event=None):
         super().__init__(daemon=True)
-        self.connection, self.sql, self.error = connect(event), sql, None
+        self.connection, self.sql, self.error, self.rows = connect(event), sql, None, None
         self.start()
+        if event:
+            event.must_stand()
 
     def run(self):
         try:
-            query(self.connection, self.sql)
+            self.rows = query(self.connection, self.sql)
         except Exception as error:
             self.error = error
         self.connection.close()
@@ -50,12 +53,34 @@ class Beside(threading.Thread):
         self.join(60)
         if self.is_alive() or self.error:
             raise RuntimeError(f"{self.sql}: {self.error or 'does not end'}")
+        return self.rows
+
+    def soon_waits(self):
+        """What it waits for is to begin, and it does not end before that."""
+        self.join(0.7)
+        return self.is_alive()
 
 
-def companion_sleeps(event):
-    crash.configure(mixedcc__kill_at=event, **SERVER_SETTINGS, **FAULT)
+def companion_stands(event, number=1, more=""):
+    """The companion is to stand there."""
+    point = Point(event, number)
+    crash.configure(mixedcc__kill_at=point.setting + more, **SERVER_SETTINGS, **FAULT)
+    reload()
+    return point
+
+
+def reload():
+    """The postmaster has read the settings, and has told all processes."""
+    def loaded():
+        connection = common.connect("postgres")
+        at = value(connection, "SELECT pg_conf_load_time()")
+        connection.close()
+        return at
+
+    before = loaded()
     crash.reload()
-    time.sleep(0.5)
+    common.must_come(lambda: loaded() > before)
+    time.sleep(0.1)
 
 
 # No round but those of the test, no flush but those of commits and checkpoints, and commits without
@@ -87,13 +112,15 @@ def test_release():
     only after another round (`releases_blindly`)."""
     connection = connect()
     begin(connection)
-    # It sleeps between the round and the release, and behind each release.
-    companion_sleeps("round-logged:1:2000,round-released:0:1000")
+    # It stands between the round and the release, and sleeps behind each release.
+    point = companion_stands("round-logged", more=",round-released:0:1000")
     asked = Beside("VACUUM other")
-    time.sleep(2)
-    premise("release: the round is under way", asked.is_alive())
+    point.must_stand()
     query(connection, "UPDATE r SET n = 1")
-    query(connection, "CHECKPOINT")
+    checkpoint = Beside("CHECKPOINT")
+    checkpoint.soon_waits()
+    point.go()
+    checkpoint.end()
     connection = crash_and(connection)
     asked.join(5)
     equal("release: the commit before the checkpoint is found", query(connection, "SELECT n FROM r"), [(1,)])
@@ -105,15 +132,16 @@ def test_windows():
     (`windows_not_awaited`, `window_opens_late`)."""
     connection = connect()
     begin(connection)
-    commit = Beside("UPDATE r SET n = 1", "commit-inserted:1:2000")
-    time.sleep(0.7)
-    begun = time.monotonic()
-    query(connection, "CHECKPOINT")
-    waited = time.monotonic() - begun
+    point = Point("commit-inserted")
+    commit = Beside("UPDATE r SET n = 1", point)
+    checkpoint = Beside("CHECKPOINT")
+    waits = checkpoint.soon_waits()
+    point.go()
+    checkpoint.end()
     commit.end()
     connection = crash_and(connection)
     equal("windows: the commit is found", query(connection, "SELECT n FROM r"), [(1,)])
-    check("windows: the checkpoint has waited for it", waited > 0.3, waited)
+    check("windows: the checkpoint has waited for it", waits)
     connection.close()
 
 
@@ -123,24 +151,27 @@ def test_halves():
     connection = connect()
     begin(connection)
     query(connection, "TRUNCATE beside; INSERT INTO beside VALUES (0)")
-    commit = Beside("BEGIN; UPDATE beside SET n = 1; UPDATE r SET n = 1; COMMIT", "commit-bits:1:1500")
-    time.sleep(0.7)
-    reader = connect("snapshot-listed:1:2500")
-    both = query(reader, "SELECT (SELECT n FROM beside), (SELECT n FROM r)")
+    bits, listed = Point("commit-bits"), Point("snapshot-listed")
+    commit = Beside("BEGIN; UPDATE beside SET n = 1; UPDATE r SET n = 1; COMMIT", bits)
+    reader = Beside("SELECT (SELECT n FROM beside), (SELECT n FROM r)", listed)
+    bits.go()
     commit.end()
-    equal("halves: both of a commit are seen", both, [(1, 1)])
-    for session in (connection, reader):
-        session.close()
+    listed.go()
+    equal("halves: both of a commit are seen", reader.end(), [(1, 1)])
+    connection.close()
 
 
 def test_marks():
     """A round takes a bit while its commit is between mark and bits (`bits_before_mark`)."""
     connection = connect()
     begin(connection)
-    companion_sleeps("round-begins:1:1500")
+    begins, marked = companion_stands("round-begins"), Point("commit-marked")
     first = Beside("CHECKPOINT")
-    time.sleep(0.5)
-    commit = Beside("UPDATE r SET n = 1", "commit-marked:1:2500")
+    begins.must_stand()
+    commit = Beside("UPDATE r SET n = 1", marked)
+    begins.go()
+    first.soon_waits()
+    marked.go()
     first.end()
     commit.end()
     query(connection, "CHECKPOINT")
@@ -154,11 +185,11 @@ def test_bits():
     connection = connect()
     begin(connection)
     query(connection, "UPDATE r SET n = 1")
-    companion_sleeps("batch-full:1:1500")
+    point = companion_stands("batch-full")
     first = Beside("CHECKPOINT")
-    time.sleep(0.6)
+    point.must_stand()
     query(connection, "UPDATE r SET n = 2")
-    premise("bits: the round is under way", first.is_alive())
+    point.go()
     first.end()
     query(connection, "CHECKPOINT")
     connection = crash_and(connection)
@@ -174,11 +205,11 @@ def test_flags():
     query(connection, "INSERT INTO r SELECT i, '' FROM generate_series(1, 300) i")
     query(connection, "CHECKPOINT")
     query(connection, "UPDATE r SET v = 'a' WHERE n IN (0, 300)")
-    companion_sleeps("bit-cleared:2:1500")
+    point = companion_stands("bit-cleared", 2)
     first = Beside("CHECKPOINT")
-    time.sleep(0.6)
+    point.must_stand()
     query(connection, "UPDATE r SET v = 'b' WHERE n = 0")
-    premise("flags: the round is under way", first.is_alive())
+    point.go()
     first.end()
     query(connection, "CHECKPOINT")
     connection = crash_and(connection)
@@ -192,10 +223,13 @@ def test_files():
     begin(connection)
     path = value(connection, "SELECT current_setting('data_directory') || '/' || pg_relation_filepath('r')")
     query(connection, "UPDATE r SET n = 1")
-    companion_sleeps("batch-full:1:2000")
+    point = companion_stands("batch-full")
     first = Beside("CHECKPOINT")
-    time.sleep(0.6)
-    query(connection, "DROP TABLE r")
+    point.must_stand()
+    drop = Beside("DROP TABLE r")
+    drop.soon_waits()
+    point.go()
+    drop.end()
     first.end()
     query(connection, "INSERT INTO other VALUES (101, '')")
     connection = crash_and(connection)
@@ -209,9 +243,12 @@ def test_bits_in_window():
     (`window_closes_early`)."""
     connection = connect()
     begin(connection)
-    commit = Beside("UPDATE r SET n = 1", "commit-bits:1:2000")
-    time.sleep(0.7)
-    query(connection, "CHECKPOINT")
+    point = Point("commit-bits")
+    commit = Beside("UPDATE r SET n = 1", point)
+    checkpoint = Beside("CHECKPOINT")
+    checkpoint.soon_waits()
+    point.go()
+    checkpoint.end()
     commit.end()
     connection = crash_and(connection)
     equal("bits in window: the commit is found", query(connection, "SELECT n FROM r"), [(1,)])
@@ -219,12 +256,16 @@ def test_bits_in_window():
 
 
 def test_hold():
-    """The companion sleeps when a checkpoint begins (`no_hold`)."""
+    """The companion stands when a checkpoint begins (`no_hold`)."""
     connection = connect()
     begin(connection)
-    companion_sleeps("round-begins:1:1500")
+    point = companion_stands("round-begins")
     query(connection, "UPDATE r SET n = 1")
-    query(connection, "CHECKPOINT")
+    checkpoint = Beside("CHECKPOINT")
+    if checkpoint.soon_waits():
+        point.must_stand()
+        point.go()
+    checkpoint.end()
     connection = crash_and(connection)
     equal("hold: the commit before the checkpoint is found", query(connection, "SELECT n FROM r"), [(1,)])
     connection.close()
@@ -250,9 +291,8 @@ def test_once():
     first = Beside("CHECKPOINT")
     time.sleep(1)
     # A checkpoint that stands at its last line has looked long ago: it is in the control file.
-    under_way = value(connection, "SELECT redo_lsn < round_redo FROM pg_control_checkpoint(), mixedcc.durability")
-    clean = value(connection, "SELECT dirty_rows = 0 FROM mixedcc.durability")
-    premise("once: the round is over before the look", clean and under_way and first.is_alive())
+    over = "SELECT redo_lsn < round_redo AND dirty_rows = 0 FROM pg_control_checkpoint(), mixedcc.durability"
+    premise("once: the round is over before the look", common.wait_until(lambda: value(connection, over)) and first.is_alive())
     os.kill(collector, signal.SIGCONT)
     first.join(10)
     check("once: the checkpoint ends", not first.is_alive())
@@ -275,10 +315,10 @@ def test_pending():
     (`pending_left_out`)."""
     connection = connect()
     begin(connection)
-    commit = Beside("BEGIN; INSERT INTO beside VALUES (1); UPDATE r SET n = 1; COMMIT", "xcommit-marked:1:2000")
-    time.sleep(0.7)
+    point = Point("xcommit-marked")
+    commit = Beside("BEGIN; INSERT INTO beside VALUES (1); UPDATE r SET n = 1; COMMIT", point)
     query(connection, "CHECKPOINT")
-    premise("pending: it is undecided", commit.is_alive())
+    point.go()
     commit.end()
     connection = crash_and(connection)
     equal("pending: the commit is found", query(connection, "SELECT n FROM r"), [(1,)])
@@ -293,13 +333,14 @@ def test_split():
         connection = connect()
         begin(connection)
         before = value(connection, "SELECT pg_current_wal_insert_lsn()")
+        point = Point("xcommit-marked")
         commit = Beside("BEGIN; INSERT INTO beside VALUES (1); UPDATE r SET n = 1;"
-                        "INSERT INTO r SELECT i, repeat('s', 1000) FROM generate_series(2, 3000) i; COMMIT", "xcommit-marked:1:2000")
-        time.sleep(1)
+                        "INSERT INTO r SELECT i, repeat('s', 1000) FROM generate_series(2, 3000) i; COMMIT", point)
         query(connection, "CHECKPOINT")
         size = value(connection, "SELECT redo_lsn - %s::pg_lsn FROM pg_control_checkpoint()", (before,))
-        premise(f"split, {ending}: the checkpoint begins between two of its records", commit.is_alive() and 1_000_000 < size < 2_000_000)
+        premise(f"split, {ending}: the checkpoint begins between two of its records", 1_000_000 < size < 2_000_000, size)
         if ending == "answered":
+            point.go()
             commit.end()
         connection = crash_and(connection)
         commit.join(10)
@@ -322,12 +363,13 @@ def test_freed():
     query(connection, "VACUUM f")
     # Write skew: each of two reads what the other one writes. The first one is logged, and has to
     # fail when the second one has committed.
+    point = Point("xcommit-marked")
     doomed = Beside("SET mixedcc.mixed_serializable = allow; BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM g; INSERT INTO g VALUES (2);"
-                    "INSERT INTO f VALUES (1000, 'doomed'); COMMIT", "xcommit-marked:1:2000")
-    time.sleep(0.5)
+                    "INSERT INTO f VALUES (1000, 'doomed'); COMMIT", point)
     query(connection, "CHECKPOINT")
     query(connection, "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM g; INSERT INTO g VALUES (3); COMMIT")
-    doomed.join(10)
+    point.go()
+    doomed.join(60)
     premise("freed: the transaction fails after it is logged", getattr(doomed.error, "pgcode", None) == "40001")
     for n in range(6):
         query(connection, f"UPDATE f SET v = 'later {n}' WHERE id <= 3")
@@ -381,10 +423,10 @@ def test_chain():
         query(connection, f"INSERT INTO long{size} VALUES (0, 'short')")
     query(connection, "CHECKPOINT")
     changes = "; ".join(f"UPDATE long{size} SET v = repeat('b', 130000) WHERE n = 0" for size in sizes)
-    commit = Beside(f"BEGIN; INSERT INTO beside VALUES (1); {changes}; COMMIT", "xcommit-marked:1:1500")
-    time.sleep(0.5)
+    point = Point("xcommit-marked")
+    commit = Beside(f"BEGIN; INSERT INTO beside VALUES (1); {changes}; COMMIT", point)
     query(connection, "CHECKPOINT")
-    premise("chain: it is undecided", commit.is_alive())
+    point.go()
     commit.end()
     query(connection, "CHECKPOINT")
     for turn in range(3):
@@ -436,7 +478,7 @@ def test_lazy():
     """Asynchronous commits are on disk within 50 ms and three times `wal_writer_delay`
     (`lazy_forgotten`)."""
     crash.configure(**{**SERVER_SETTINGS, "wal_writer_delay": "200ms"}, **FAULT)
-    crash.reload()
+    reload()
     time.sleep(0.5)
     connection, boss, times = connect(), connect(), []
     begin(connection)
@@ -479,7 +521,7 @@ def run(name):
             crash.kill_group()
             crash.start()
         else:
-            crash.reload()
+            reload()
             time.sleep(0.5)
         TESTS[name]()
     except Exception as error:

@@ -15,6 +15,7 @@ import psycopg2
 
 from lib.clusters import Cluster
 from lib.common import check, equal, main, must_be_found, must_come, premise, query, seconds, value, wait_until
+from lib.standing import Point
 
 TABLES = ("p", "q", "r")
 ROWS = 40
@@ -214,18 +215,20 @@ LONG = "(SELECT string_agg(md5(n::text), '') FROM generate_series(1, 50000) n)"
 def between(pair):
     """A standby loads a table between two records of a transaction, which prepares after that."""
     pair.fresh()
-    slow = pair.primary.connect(options="-c mixedcc.stop_events=on -c mixedcc.kill_at=xcommit-marked:1:3000")
+    point = Point("xcommit-marked")
+    slow = pair.primary.connect(options=f"-c mixedcc.stop_events=on -c mixedcc.kill_at={point.setting}")
     change = f"BEGIN; UPDATE p SET pad = {LONG} WHERE id = 1; INSERT INTO p VALUES (1000, 5, {LONG}); PREPARE TRANSACTION 'between'"
     begun = pair.primary.ask("SELECT pg_current_wal_insert_lsn()")
     thread = threading.Thread(target=lambda: query(slow, change))
     thread.start()
-    must_come(lambda: pair.primary.ask("SELECT pg_current_wal_insert_lsn() - %s > 1000000", (begun,)), 10)
+    point.must_stand()
+    premise("a part of it is logged", pair.primary.ask("SELECT pg_current_wal_insert_lsn() - %s > 1000000", (begun,)))
     pair.done("SELECT pg_current_xact_id()")  # all before it is sent
     must_come(lambda: pair.standby.replays(pair.primary), 30)
-    premise("it is not prepared yet", thread.is_alive())
     look = "SELECT count(*), sum(length(pad)), max(md5(pad)) FROM p"
     before = pair.look(look)
     equal("prepared, between its records: nothing of it is seen", before[0][:2], (ROWS, ROWS))
+    point.go()
     thread.join()
     slow.close()
     pair.told()
@@ -309,7 +312,7 @@ def overlapping(pair):
     pair.told()
     shown = lambda: pair.look("SELECT n FROM busy WHERE id = 0")
     equal("prepared, overlapping commits: before them", shown(), [(0,)])
-    over, ended = threading.Event(), count()
+    over, ended = threading.Event(), []
 
     def commits(n):
         time.sleep(n * 0.2)
@@ -320,8 +323,9 @@ def overlapping(pair):
 
     def prepares():
         while not over.is_set():
-            n = next(ended) + 1
+            n = len(ended) + 1
             pair.done(f"COMMIT PREPARED '{pair.prepare(f'UPDATE {{0}} SET v = {n} WHERE id <= 5')}'")
+            ended.append(n)
 
     def differ():
         """Do tables differ in one snapshot of the standby?"""
@@ -356,10 +360,10 @@ def overlapping(pair):
         entries = "SELECT live_items + dead_items FROM bt_page_stats('freed_v', 1)"
         came = wait_until(lambda: pair.done("VACUUM freed") or pair.primary.ask(entries) == 100, 20)
         check("prepared, overlapping commits: VACUUM frees", came, pair.primary.ask(entries))
+        premise("prepared transactions have committed", wait_until(lambda: len(ended) > 20))
     finally:
         over.set()
         [thread.join() for thread in threads]
-    premise("prepared transactions have committed", next(ended) > 20)
     pair.done("DROP TABLE busy, freed")
 
 
