@@ -23,6 +23,11 @@ def update(writer, table, times):
     query(writer, f"""DO $$ BEGIN FOR i IN 1..{times} LOOP UPDATE {table} SET v = v + 1 WHERE id = 1 + i % {ROWS}; COMMIT; END LOOP; END $$""")
 
 
+def leave_alone(admin, table):
+    """Autovacuum would keep versions of it, too, for as long as it lasts."""
+    query(admin, f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+
+
 def pid(session):
     return session.info.backend_pid
 
@@ -42,6 +47,7 @@ def test_views():
     for name in protocols.ALL:
         table = f"t_{name}"
         create_table(admin, table, "id int PRIMARY KEY, v int", protocol=name)
+        leave_alone(admin, table)
         query(admin, f"INSERT INTO {table} SELECT i, 0 FROM generate_series(1, {ROWS}) i")
         old, seen = reader("REPEATABLE READ", table)
         update(writer, table, COMMITS)
@@ -101,6 +107,7 @@ def is_freed(what, admin, writer, table):
 def test_readers():
     admin, writer = connect(DATABASE), connect(DATABASE)
     create_table(admin, "r", "id int PRIMARY KEY, v int", protocol="occ")
+    leave_alone(admin, "r")
     query(admin, f"INSERT INTO r SELECT i, 0 FROM generate_series(1, {ROWS}) i")
     query(admin, "CREATE FUNCTION sum_of_r() RETURNS bigint LANGUAGE plpgsql STABLE AS $$ BEGIN RETURN (SELECT sum(v) FROM r); END $$")
 

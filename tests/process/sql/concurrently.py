@@ -11,7 +11,7 @@ import time
 
 import psycopg2
 
-from lib.common import check, connect, drop_database, equal, main, make_database, must_come, query, seconds, server, value
+from lib.common import check, connect, drop_database, equal, main, make_database, must_come, query, seconds, server, value, wait_until
 
 DATABASE = "process_concurrently"
 LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
@@ -132,6 +132,7 @@ def beside_writers(kind, name, again):
         made = build(boss, "REINDEX INDEX CONCURRENTLY x", name == "unique")
     before = [w.done for w in writers]
     time.sleep(seconds(0.2))
+    wait_until(lambda: all(w.error or w.done > n for w, n in zip(writers, before)))
     for writer in writers:
         writer.stopped = True
     for writer in writers:

@@ -8,7 +8,7 @@ import re
 
 import psycopg2
 
-from lib.common import OURS, check, connect, create_table, drop_database, equal, main, make_database, must_come, ok, query, value
+from lib.common import OURS, check, connect, create_table, drop_database, equal, main, make_database, must_come, ok, query, value, wait_until
 from lib.log import ServerLog
 
 DATABASE = "process_memory"
@@ -123,7 +123,7 @@ def vacuum_at_once(connection):
         connection.notices.clear()
         query(connection, "VACUUM (VERBOSE) small")
         return any("tuples: 100 removed" in notice for notice in connection.notices)
-    check("memory: VACUUM frees what was deleted just before", any(removed() for _ in range(5)), str(connection.notices))
+    check("memory: VACUUM frees what was deleted just before", wait_until(removed), str(connection.notices))
     query(connection, "DROP TABLE small")
 
 

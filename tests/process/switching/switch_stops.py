@@ -277,7 +277,10 @@ def test_commits():
                 reached = wait_until(lambda: stopped(pid))
                 ask(new)
                 must_come(lambda: states() == [mix(old, new)] * 2)
-                held = query(BOSS, "SELECT DISTINCT step, waits_for FROM mixedcc.switches")
+                # The view names the holders when the step is announced, behind its first moment.
+                holders = "SELECT DISTINCT step, waits_for FROM mixedcc.switches"
+                wait_until(lambda: query(BOSS, holders) == [("upgrade", [pid])])  # noqa: B023
+                held = query(BOSS, holders)
                 if not reached or held != [("upgrade", [pid])]:
                     problems.append((name, reached, held))
                 if ending == "terminated":

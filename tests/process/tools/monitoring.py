@@ -44,7 +44,8 @@ def still(metrics):
 
 def load():
     """A table with a commit, an abort and a wait, so that each metric has a row."""
-    query(BOSS, "CREATE TABLE t (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.protocol = 'occ')")
+    query(BOSS, "CREATE TABLE t (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.protocol = 'occ', "
+                "autovacuum_enabled = off)")
     query(BOSS, "INSERT INTO t SELECT i, 0 FROM generate_series(1, 100) i")
     reader = connect(DATABASE, isolation="SERIALIZABLE")
     query(reader, "SELECT v FROM t WHERE id = 1")
