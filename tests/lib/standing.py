@@ -1,4 +1,4 @@
-"""Processes that stand at points of durable tables (`mixedcc.kill_at`) until a test lets them go."""
+"""Processes that stand at points of durable tables until a test lets them go: `mixedcc.kill_at`."""
 
 import os
 import tempfile
