@@ -77,6 +77,7 @@ BLOCK = """DO $$ DECLARE r {t}; s {t}; c CURSOR FOR SELECT * FROM {t} ORDER BY i
         IF s IS DISTINCT FROM r THEN RAISE EXCEPTION '% is not %', s, r; END IF;
         n := n + 1;
     END LOOP;
+    CLOSE c;
     IF n <> (SELECT count(*) FROM {t}) THEN RAISE EXCEPTION '% rows', n; END IF;
 END $$"""
 CURSORS = ("SELECT id, v, pad FROM {t}", "SELECT id, v, pad FROM {t} WHERE id > 0 ORDER BY id", "SELECT a.id, b.v, a.pad FROM {t} a JOIN {t} b USING (id)",
@@ -136,17 +137,17 @@ def same(name, what, found, wanted, problems):
 
 def fetched(session, name, statement, dice, rows, problems):
     """A cursor, of which parts are read between other statements."""
-    query(session, f"DECLARE c NO SCROLL CURSOR FOR {statement.format(t=name)}")
+    query(session, f"DECLARE parts NO SCROLL CURSOR FOR {statement.format(t=name)}")
     found = []
     while True:
-        part = query(session, f"FETCH {dice.randint(1, 90)} FROM c")
+        part = query(session, f"FETCH {dice.randint(1, 90)} FROM parts")
         if not part:
             break
         found += part
         if dice.random() < 0.3:
             same(name, "beside a cursor", query(session, f"SELECT sum(v) FROM {name}"), [(total(rows),)], problems)
         time.sleep(dice.random() / 200)
-    query(session, "CLOSE c")
+    query(session, "CLOSE parts")
     same(name, statement, sorted(found), rows, problems)
 
 
