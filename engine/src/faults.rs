@@ -247,6 +247,8 @@ pub enum Fault {
     JournalForgotten,
     /// Redo goes on with a journal page of another redo interval.
     IntervalsMixed,
+    /// A look-up that has locked the key of its row alone does not remember what it has read.
+    KeyLookForgotten,
     /// A look-up of a hot row does not remember what it has read, whether or not it got the lock.
     TrustsHeat,
     /// A look ahead takes the newest committed versions, whatever the snapshot sees.

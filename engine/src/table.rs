@@ -8,6 +8,7 @@
 //! forgotten what it touched (`Txn::abort_sub`).
 
 pub mod apply;
+mod changing;
 mod load;
 
 use crate::csn::{Csn, SlotId};
@@ -23,6 +24,8 @@ use crate::range::TableRanges;
 use crate::record::{Record, REC_DEAD, REC_FREE, REC_USED, REC_VACUUM};
 use crate::shared::Engine;
 use std::ptr::NonNull;
+
+pub use changing::Changing;
 
 /// A table in the shared region.
 #[repr(C)]
@@ -55,6 +58,8 @@ pub struct Table {
     primary: AtomicPtr<Primary>,
     /// What a permanent table has beside its records.
     durable: AtomicPtr<Durable>,
+    /// The columns that updates in place change.
+    pub changing: Changing,
     /// Changes of the primary index that can still be undone.
     changes: AtomicU32,
     /// A word for the platform. In PostgreSQL: does a prepared transaction keep a change of the
@@ -587,6 +592,7 @@ impl Table {
             unsafe { primary.clear(e, slot) };
         }
         self.dead_entries.clear();
+        self.changing.forget();
         for p in self.map().partitions() {
             p.stats.clear_sizes();
         }

@@ -30,8 +30,8 @@ pub(crate) enum Reading {
     Row,
     /// For its row, by a scan.
     ScannedRow,
-    /// For its key, and columns that no update in place changes, by a scan whose predicate answers
-    /// for all updates in place.
+    /// For its key, and columns that updates in place hardly change: by a scan whose predicate
+    /// answers for all updates in place, or by a look-up that remembers what it has looked at.
     Key,
     /// For its row, by a scan that has locked the range of the row's key.
     RowInLockedRange,

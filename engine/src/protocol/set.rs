@@ -120,6 +120,12 @@ impl ProtocolSet {
     pub fn locks_writes(self) -> bool {
         self.meets(those!(R => R::LOCKS_WRITES))
     }
+    /// Is a row locked before it is read, and does no other protocol have a part in its reads?
+    #[inline]
+    pub(crate) fn only_locks_reads(self) -> bool {
+        let only = those!(R => R::LOCKS_READS);
+        self.0 & !only.0 == 0 && self.meets(only)
+    }
     /// Do scans lock ranges, and writers the range of their key?
     #[inline]
     pub fn locks_ranges(self) -> bool {

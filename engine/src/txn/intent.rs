@@ -56,6 +56,9 @@ impl Txn {
         if mode < Mode::NoKeyUpdate {
             return;
         }
+        if matches!(got, Acquired::Upgraded(h) if h.mode == Mode::KeyShare) {
+            self.note_followed(r);
+        }
         if let Some(i) = self.intents.find(r) {
             i.written = true;
         } else if matches!(got, Acquired::Upgraded(h) if h.mode < Mode::NoKeyUpdate) {
@@ -64,6 +67,16 @@ impl Txn {
             if intents.is_known(r.no) {
                 intents.ended(r.no, true);
             }
+        }
+    }
+
+    /// The transaction has locked the key of a row alone to look at it, and will write the row.
+    /// Others may have done so, too: then they wait for each other in no order. So the next ones
+    /// lock the row at their look (`../table/changing.rs`).
+    #[cold]
+    fn note_followed(&self, r: RecordRef) {
+        if let Some(looked) = self.reads.looked_at_lately(r) {
+            r.table.changing.note_followed(looked);
         }
     }
 

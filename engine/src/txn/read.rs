@@ -136,7 +136,8 @@ impl Txn {
     ) -> Result<Option<NonNull<Version>>, Error> {
         let partition = r.partition();
         let protocols = self.follow(p, partition)?;
-        protocols.read(self, p, r, Reading::of(for_write))?;
+        let key = !for_write && protocols.only_locks_reads() && looks_at_key(r, looked);
+        protocols.read(self, p, r, if key { Reading::Key } else { Reading::of(for_write) })?;
         self.touch(partition).reads += 1;
         self.sample_access(r, false);
         let Some((v, csn)) = self.newest_settled(p, r)? else {
@@ -146,7 +147,8 @@ impl Txn {
         // A deleted row stays deleted: only live versions can change before we commit. (VACUUM may
         // take the record meanwhile.)
         let live = !is_tombstone(v);
-        if live && protocols.validates_reads() && !self.trusts_heat(r) {
+        let remembers = protocols.validates_reads() || key && !faults::on(Fault::KeyLookForgotten);
+        if live && remembers && !self.trusts_heat(r) {
             self.reads.add_new(r, v, looked);
         }
         if csn > self.valid && !self.revalidate_read(p, r.touch())? {
@@ -334,4 +336,12 @@ impl Txn {
             self.doubt_absence();
         }
     }
+}
+
+/// Does a look-up of these columns lock the key of the row alone? It may always do so (INV-LOOKED).
+/// It had better not where updates change them, or where the transaction will probably write the
+/// row.
+#[inline]
+fn looks_at_key(r: RecordRef, looked: Columns) -> bool {
+    !r.table.changing.meets(looked) && !r.partition().intents.expects_write(r.no)
 }

@@ -6,9 +6,10 @@
 //! the new version is made of all of it. What is compared with `valid`, or locked, or protected by
 //! a predicate, does not depend on it. A validation passes over a version above the one that was
 //! read if that names columns, and none that was looked at (INV-CHANGED): committed or not, it has
-//! them as they were. After a validation at a CSN the read is one of the newest version that it has
-//! met and that was committed at or before that CSN. What was looked at is the same there, and the
-//! next validation has a short way.
+//! them as they were. A look that has locked the key of its row alone is remembered, for that lock
+//! keeps no update of the row away. After a validation at a CSN the read is one of the newest
+//! version that it has met and that was committed at or before that CSN. What was looked at is the
+//! same there, and the next validation has a short way.
 
 use super::{Failure, Owner, RecordRef};
 use crate::counts;
@@ -27,6 +28,9 @@ struct ReadEntry {
     version: Option<NonNull<Version>>,
     looked: Columns,
 }
+
+/// So many reads are looked through for that of a row.
+const LATELY: usize = 64;
 
 /// What the transaction has read, as far as neither locks nor predicates protect it.
 #[derive(Default)]
@@ -56,6 +60,14 @@ impl ReadSet {
     /// Remembers that a record had no row.
     pub fn add_absent(&mut self, r: RecordRef) {
         self.all.push(ReadEntry { r, version: None, looked: Columns::ALL });
+    }
+
+    /// The columns that the transaction has looked at in a row, where it has not looked at all of
+    /// them, if that is one of its last reads.
+    pub fn looked_at_lately(&self, r: RecordRef) -> Option<Columns> {
+        let last = self.all.iter().rev().take(LATELY);
+        let looks = last.filter(|e| std::ptr::eq(e.r.rec, r.rec) && e.looked != Columns::ALL).map(|e| e.looked);
+        looks.reduce(Columns::and)
     }
 
     pub fn is_empty(&self) -> bool {

@@ -463,7 +463,9 @@ impl WriteSet {
                 let version = unsafe { w.version.as_ref() };
                 version.set_older(older);
                 if w.kind == WriteKind::Update && w.base.is_some() {
-                    version.name(self.changed(w)); // INV-CHANGED
+                    let changed = self.changed(w);
+                    version.name(changed); // INV-CHANGED
+                    w.r.table.changing.note(changed);
                 }
                 w.r.rec.set_head(w.version.as_ptr());
             }

@@ -501,6 +501,9 @@ struct Session<'w> {
 struct Mix {
     /// Of the reads of one row: look-ups that protect it by itself.
     look_ups: u64,
+    /// Of the look-ups: those before which the table forgets which columns change, so that they
+    /// lock keys alone under `2pl`.
+    guesses: u64,
     /// Of the transactions: frozen from their beginning.
     freezes: u64,
     /// Of the transactions: prepared before they commit.
@@ -508,11 +511,11 @@ struct Mix {
 }
 
 /// All kinds.
-const ALL_KINDS: Mix = Mix { look_ups: 50, freezes: 20, prepares: 5 };
+const ALL_KINDS: Mix = Mix { look_ups: 50, guesses: 60, freezes: 20, prepares: 5 };
 /// Scans, and what makes them rely on their predicates.
-const SCANS: Mix = Mix { look_ups: 0, freezes: 0, prepares: 0 };
+const SCANS: Mix = Mix { look_ups: 0, guesses: 0, freezes: 0, prepares: 0 };
 /// Look-ups alone, which rely on what they remember.
-const LOOK_UPS: Mix = Mix { look_ups: 100, freezes: 0, prepares: 0 };
+const LOOK_UPS: Mix = Mix { look_ups: 100, guesses: 90, freezes: 0, prepares: 0 };
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
@@ -596,6 +599,9 @@ impl Session<'_> {
         self.statement();
         let columns = looked.iter().fold(Columns::NONE, |all, c| all.and(Columns::of(*c)));
         self.t.before_lookup(&self.p, self.w.touch(partition_of(key)))?;
+        if (self.cid as u64 * 31 + key as u64) % 100 < self.mix.guesses {
+            self.w.table.changing.guess_none();
+        }
         for r in self.w.records(key) {
             if matches!(self.t.own(r, None), Own::Write(_)) {
                 continue; // the scan finds it
@@ -926,6 +932,8 @@ fn faults_of_columns_are_found() {
         (Fault::TombstonePassed, Protocol::Occ, LOOK_UPS),
         (Fault::MovesTooFar, Protocol::Occ, LOOK_UPS),
         (Fault::LastLookOnly, Protocol::Mocc, LOOK_UPS),
+        (Fault::KeyLookForgotten, Protocol::TwoPhase, LOOK_UPS),
+        (Fault::ChangesForgotten, Protocol::TwoPhase, LOOK_UPS),
     ] {
         let history = |i| run(&[ProtocolSet::of(p)], Policy::Wait, 9400 + i, false, (mix, Some(fault)));
         let v = find_anomaly_in(40, history).unwrap_or_else(|| panic!("{fault:?} was not found under {p:?}"));

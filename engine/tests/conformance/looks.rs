@@ -423,3 +423,263 @@ fn what_is_unlinked_is_named_by_the_version_above() {
         old.abort();
     }
 }
+
+// ---- Locks of keys.
+
+/// A table under `2pl` in which updates in place have changed B alone for a whole period.
+fn two_phase(policy: Policy) -> World {
+    let w = world(Protocol::TwoPhase, policy, &[], 16);
+    for _ in 0..2 {
+        w.table.changing.note(B);
+        w.table.changing.end_period();
+    }
+    w
+}
+
+#[test]
+fn a_look_at_what_does_not_change_locks_the_key_alone() {
+    let w = two_phase(Policy::NoWait);
+    let r = Recorder::new();
+    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+    for (looked, mode) in [
+        (A, Mode::KeyShare),
+        (Columns::NONE, Mode::KeyShare),
+        (B, Mode::Share),
+        (A.and(B), Mode::Share),
+        (Columns::ALL, Mode::Share),
+    ] {
+        reader.begin(Mood::Serializable);
+        look(&mut reader, looked).expect("a read").expect("a row");
+        assert_eq!(mode_of(&reader), Some(mode), "{looked:?}");
+        // An update of the other column waits for a lock of the row, and not for one of the key.
+        writer.begin(Mood::Serializable);
+        let done = change(&mut writer, KEY, B).and_then(|()| writer.commit());
+        writer.abort();
+        match mode {
+            Mode::KeyShare => assert_eq!(done, Ok(()), "{looked:?}"),
+            _ => failed_with(done, AbortReason::LockConflict),
+        }
+        assert_eq!(change(&mut reader, OTHER, B).and_then(|()| reader.commit()), Ok(()));
+    }
+    // A delete waits for both.
+    reader.begin(Mood::Serializable);
+    look(&mut reader, A).expect("a read").expect("a row");
+    writer.begin(Mood::Serializable);
+    failed_with(writer.delete(KEY, false, false).map(|_| ()), AbortReason::LockConflict);
+    writer.abort();
+    // A second look, at what changes, locks the row.
+    look(&mut reader, B).expect("a read").expect("a row");
+    assert_eq!(mode_of(&reader), Some(Mode::Share));
+    assert_eq!(reader.commit(), Ok(()));
+}
+
+#[test]
+fn what_is_not_known_is_locked_as_a_whole() {
+    let w = world(Protocol::TwoPhase, Policy::NoWait, &[], 16);
+    let r = Recorder::new();
+    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+    let mut mode = || {
+        reader.begin(Mood::Serializable);
+        look(&mut reader, A).expect("a read").expect("a row");
+        let mode = mode_of(&reader);
+        reader.abort();
+        mode
+    };
+    for _ in 0..2 {
+        assert_eq!(mode(), Some(Mode::Share));
+        commit_change(&mut writer, B);
+        w.table.changing.end_period();
+    }
+    assert_eq!(mode(), Some(Mode::KeyShare));
+    // A commit that changes what is looked at is known at once.
+    commit_change(&mut writer, A);
+    assert_eq!(mode(), Some(Mode::Share));
+    for n in 0..2 {
+        commit_change(&mut writer, B);
+        w.table.changing.end_period();
+        assert_eq!(mode(), Some([Mode::Share, Mode::KeyShare][n]));
+    }
+    // One that does not say what it changes may have changed anything.
+    commit_change(&mut writer, Columns::ALL);
+    assert_eq!(mode(), Some(Mode::Share));
+}
+
+/// How a reader under `2pl` that writes elsewhere ends, after `act` of another session.
+fn beside_key(fault: Option<Fault>, act: impl Fn(&mut Client)) -> Result<(), Error> {
+    let w = two_phase(Policy::NoWait);
+    let r = Recorder::new();
+    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+    faults::set(fault);
+    reader.begin(Mood::Serializable);
+    look(&mut reader, A).expect("a read").expect("a row");
+    assert_eq!(mode_of(&reader), Some(Mode::KeyShare));
+    act(&mut writer);
+    let done = change(&mut reader, OTHER, B).and_then(|()| reader.commit());
+    reader.abort();
+    faults::set(None);
+    done
+}
+
+#[test]
+fn a_wrong_guess_fails_the_reader_once() {
+    let changed = |columns| {
+        move |writer: &mut Client| {
+            commit_change(writer, columns);
+        }
+    };
+    assert_eq!(beside_key(None, changed(B)), Ok(()));
+    for columns in [A, A.and(B), Columns::ALL] {
+        read_changed(beside_key(None, changed(columns)));
+        assert_eq!(beside_key(Some(Fault::KeyLookForgotten), changed(columns)), Ok(()), "the fault hides it");
+    }
+    // Of a writer below SERIALIZABLE.
+    read_changed(beside_key(None, |writer| {
+        writer.begin(Mood::ReadCommitted);
+        change(writer, KEY, A).expect("the key stays");
+        writer.commit().expect("nobody is in the way");
+    }));
+    // A row that is deleted under the lock of an earlier update, which a lock of the key lets in.
+    read_changed(beside_key(None, |writer| {
+        writer.begin(Mood::Serializable);
+        change(writer, KEY, B).expect("the key stays");
+        assert_eq!(writer.delete(KEY, false, false), Ok(true));
+        writer.commit().expect("nobody is in the way");
+    }));
+}
+
+#[test]
+fn a_locked_key_is_remembered_over_a_switch() {
+    for to in Protocol::ALL.into_iter().filter(|p| *p != Protocol::TwoPhase) {
+        for (columns, conflict) in [(B, false), (A, true)] {
+            let end = beside_key(None, |writer| {
+                let w = writer.w;
+                for p in w.table.map().partitions() {
+                    p.switch.ask(to, false, Why::Asked, 7, 1);
+                }
+                w.e.advance_switches(&[w.table], 1, false);
+                commit_change(writer, columns);
+            });
+            match conflict {
+                true => read_changed(end),
+                false => assert_eq!(end, Ok(()), "{to:?}"),
+            }
+        }
+    }
+}
+
+/// Where another protocol has a part in the reads, rows are locked as before.
+#[test]
+fn mediated_sets_lock_whole_rows() {
+    for to in Protocol::ALL.into_iter().filter(|p| *p != Protocol::TwoPhase) {
+        let w = two_phase(Policy::NoWait);
+        for p in w.table.map().partitions() {
+            p.switch.ask(to, false, Why::Asked, 7, 1);
+        }
+        let r = Recorder::new();
+        let (mut other, mut reader) = (session(&w, &r, 1), session(&w, &r, 0));
+        other.begin(Mood::Serializable);
+        change(&mut other, OTHER, B).expect("nobody is in the way"); // it holds the switch up
+        w.e.advance_switches(&[w.table], 1, false);
+        reader.begin(Mood::Serializable);
+        if to != Protocol::PartCc {
+            look(&mut reader, A).expect("a read").expect("a row");
+            assert_eq!(mode_of(&reader), Some(Mode::Share), "{to:?}");
+        }
+        reader.abort();
+        other.abort();
+    }
+}
+
+/// A transaction that has only read goes on as a snapshot, where its look does not count any more.
+#[test]
+fn a_reader_under_locked_keys_does_not_fail() {
+    let w = two_phase(Policy::NoWait);
+    let r = Recorder::new();
+    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+    reader.p.threads.writers.set(false);
+    reader.begin(Mood::Serializable);
+    let before = look(&mut reader, A).expect("a read");
+    let other = Row::read(reader.t.read(&reader.p, record(&w, 0), false).expect("a read").expect("a row"));
+    writer.begin(Mood::Serializable);
+    change(&mut writer, KEY, A).expect("the key stays");
+    change(&mut writer, OTHER, B).expect("nobody is in the way");
+    writer.commit().expect("it has its locks");
+    // It meets the other write, and what it has looked at is not as it was.
+    reader.t.read(&reader.p, record(&w, OTHER), false).expect("a snapshot").expect("a row");
+    assert!(reader.t.is_frozen());
+    assert_eq!(mode_of(&reader), None, "it has given up its locks");
+    assert_eq!(look(&mut reader, Columns::ALL).expect("a read"), before, "as of the same moment");
+    let again = reader.t.read(&reader.p, record(&w, 0), false).expect("a read").expect("a row");
+    assert_eq!(Row::read(again).value, other.value);
+    assert_eq!(reader.commit(), Ok(()));
+}
+
+/// Two that look at a row and then both want to write it wait for each other at their looks, once
+/// that is known.
+#[test]
+fn looks_that_writes_follow_lock_the_row() {
+    for looked in [A, Columns::NONE] {
+        let w = two_phase(Policy::NoWait);
+        let r = Recorder::new();
+        let (mut one, mut other) = (session(&w, &r, 0), session(&w, &r, 1));
+        one.begin(Mood::Serializable);
+        look(&mut one, looked).expect("a read").expect("a row");
+        assert_eq!(mode_of(&one), Some(Mode::KeyShare));
+        change(&mut one, KEY, B).expect("an upgrade");
+        assert_eq!(one.commit(), Ok(()));
+        other.begin(Mood::Serializable);
+        look(&mut other, looked).expect("a read").expect("a row");
+        assert_eq!(mode_of(&other), Some(Mode::Share), "{looked:?}");
+        assert_eq!(other.commit(), Ok(()));
+    }
+}
+
+/// What a savepoint has looked at under a lock of the key stays remembered when it is undone.
+#[test]
+fn a_locked_key_outlives_its_savepoint() {
+    for (columns, conflict) in [(B, false), (A, true)] {
+        for writes in [false, true] {
+            let w = two_phase(Policy::NoWait);
+            let r = Recorder::new();
+            let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+            reader.begin(Mood::Serializable);
+            reader.savepoint();
+            look(&mut reader, A).expect("a read").expect("a row");
+            if writes {
+                change(&mut reader, KEY, B).expect("an upgrade");
+            }
+            reader.end_savepoint(false);
+            // It may have read the row under its write lock.
+            let mode = if writes { Mode::Share } else { Mode::KeyShare };
+            assert_eq!(mode_of(&reader), Some(mode));
+            writer.begin(Mood::Serializable);
+            let done = change(&mut writer, KEY, columns).and_then(|()| writer.commit());
+            writer.abort();
+            let end = change(&mut reader, OTHER, B).and_then(|()| reader.commit());
+            reader.abort();
+            assert_eq!(done.is_err(), writes);
+            assert_eq!(end.is_err(), conflict && !writes, "{columns:?}");
+        }
+    }
+}
+
+/// A prepared transaction keeps what it has looked at under a lock of the key.
+#[test]
+fn a_prepared_transaction_protects_what_it_has_looked_at_by_key() {
+    for (columns, conflict) in [(B, false), (A, true)] {
+        let w = two_phase(Policy::NoWait);
+        let r = Recorder::new();
+        let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+        reader.begin(Mood::Serializable);
+        look(&mut reader, A).expect("a read").expect("a row");
+        change(&mut reader, OTHER, B).expect("an update");
+        commit_change(&mut writer, columns);
+        let end = reader.prepare();
+        assert_eq!(end.is_err(), conflict);
+        if end.is_ok() {
+            assert!(reader.t.guards_reads(w.table));
+            reader.commit_prepared();
+        }
+        reader.abort();
+    }
+}
