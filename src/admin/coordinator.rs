@@ -25,6 +25,7 @@ use pgrx::prelude::*;
 use std::ffi::CStr;
 
 mod choose;
+mod columns;
 mod memory;
 mod old;
 pub use choose::settings;
@@ -171,6 +172,7 @@ pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
     let (mut open, mut idle_passes) = (0, 0u32);
     let mut choice = Choice::start(&e, now());
     let mut ages = old::Ages::default();
+    let mut periods = columns::Periods::start(now());
     let mut logged = e.shared.switches.len();
     let mut history = with_tables(&e, |tables| Recorder::start(&e, tables, now()));
     loop {
@@ -181,6 +183,7 @@ pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
         logged = log_switches(&e, logged);
         memory::watch(&e);
         ages.watch(&e);
+        periods.watch(now(), |end| with_tables(&e, |tables| end(tables)));
         if made.under_way != open || progress {
             open = made.under_way;
             report(open);
@@ -198,6 +201,7 @@ pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
             _ => POLLS.iter().find(|p| idle_passes < p.0).map_or(HEARTBEAT_MS, |p| p.1),
         };
         let poll = poll.min(choice.due_in_ms(now())).min(ages.due_in_ms().unwrap_or(poll));
+        let poll = poll.min(periods.due_in_ms(now()));
         if sleep(if progress { 0 } else { poll }) {
             choice.reload();
         }

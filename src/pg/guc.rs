@@ -269,6 +269,9 @@ pub static STANDBY_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(50);
 pub static IMAGE_RATE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
 /// How long a client's snapshot may keep old versions, in milliseconds; 0: as long as it lives.
 pub static OLD_SNAPSHOT_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(0);
+/// Length of the periods in which tables learn which columns change, in milliseconds; 0: they do
+/// not.
+pub static COLUMN_PERIOD_MS: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 /// Are stop events on?
 pub static STOP_EVENTS: GucSetting<bool> = GucSetting::<bool>::new(false);
 
@@ -671,6 +674,16 @@ pub fn init() {
         &OLD_SNAPSHOT_TIMEOUT,
         0,
         i32::MAX,
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
+        c"mixedcc.column_period",
+        c"Length of the periods in which tables learn which columns updates change.",
+        c"Where reads lock rows, one by key of columns that have not changed lately locks the key of its row alone. 0: none does.",
+        &COLUMN_PERIOD_MS,
+        0,
+        3_600_000,
         GucContext::Sighup,
         GucFlags::UNIT_MS,
     );
