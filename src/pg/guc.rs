@@ -271,7 +271,7 @@ pub static IMAGE_RATE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
 pub static OLD_SNAPSHOT_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(0);
 /// Length of the periods in which tables learn which columns change, in milliseconds; 0: they do
 /// not.
-pub static COLUMN_PERIOD_MS: GucSetting<i32> = GucSetting::<i32>::new(60_000);
+pub static COLUMN_PERIOD_MS: GucSetting<i32> = GucSetting::<i32>::new(0);
 /// Are stop events on?
 pub static STOP_EVENTS: GucSetting<bool> = GucSetting::<bool>::new(false);
 
