@@ -142,6 +142,8 @@ pub unsafe extern "C-unwind" fn build_range_scan(
         let mut part = Part::first(table, start, numblocks, scan);
         announce(part.all, progress);
         let t = xact::txn();
+        // A function of the index may run statements; the transaction must not rest at their end.
+        xact::rests::stay_awake();
         let mut rows = 0.0;
         while part.next < part.end || part.take(scan) {
             let n = part.next;

@@ -11,6 +11,7 @@
 //! it reaches that by [`Awake`] alone. `slots::my_slot` and `platform::outside` wake it, too.
 
 use super::{backend, copies, has_backend, parallel, Backend, Mode};
+use crate::pg::compat;
 use crate::pg::guc::PRUNE_VERSIONS;
 use crate::pg::local::Local;
 use crate::state::platform;
@@ -62,7 +63,9 @@ fn rest() {
 }
 
 fn may_rest(b: &Backend) -> bool {
+    // On a standby the clock is above what a snapshot sees, so its floor protects too little.
     PRUNE_VERSIONS.get()
+        && !compat::in_recovery()
         && matches!(b.mode, Some(Mode::RepeatableRead | Mode::SerializableReadOnly))
         && b.read_csn != 0
         && b.txn.is_active()

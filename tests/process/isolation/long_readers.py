@@ -210,5 +210,7 @@ def test_all():
 
 
 if __name__ == "__main__":
-    make_database(DATABASE).close()
+    boss = make_database(DATABASE)
+    query(boss, f"ALTER DATABASE {DATABASE} SET mixedcc.prune_versions = on")
+    boss.close()
     main(test_all, lambda: drop_database(DATABASE))
