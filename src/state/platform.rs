@@ -119,6 +119,7 @@ struct Inside(bool);
 
 impl Inside {
     fn enter() -> Inside {
+        wake();
         AWAY.set(true);
         Inside(INSIDE.replace(true)) // taken back also if an ERROR unwinds
     }

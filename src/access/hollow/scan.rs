@@ -263,6 +263,7 @@ impl Walk {
         // SAFETY: `scan` is of this walk's index: contract of `gettuple` and `bitmap`. An ERROR
         // unwinds, and leaves the walk to the transaction.
         unsafe {
+            crate::state::platform::outside();
             if self.intervals.is_none() {
                 self.start(scan);
             }

@@ -53,7 +53,8 @@ pub fn between_statements() {
 }
 
 fn rest() {
-    if !has_backend() || !platform::is_outside() {
+    // Two ends of one statement may come here, and nothing between them.
+    if !has_backend() || backend().txn.0.is_resting() || !platform::is_outside() {
         return;
     }
     let b = backend();
