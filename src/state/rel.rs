@@ -10,6 +10,7 @@ use mixedcc_engine::index::{Primary, Reuse};
 use mixedcc_engine::memory::OutOfMemory;
 use mixedcc_engine::partition::{Partition, PartitionMap};
 use mixedcc_engine::primitive::Ordering;
+use mixedcc_engine::range::Columns;
 use mixedcc_engine::{ProtocolSet, Table};
 use pgrx::pg_sys;
 use std::cell::Cell;
@@ -254,6 +255,9 @@ unsafe fn build(rel: pg_sys::Relation) -> &'static RelInfo {
         for c in partkey.columns().chain(primary.iter().flat_map(|k| k.columns())) {
             moving[c as usize - 1] = true;
         }
+        let of = |moves: bool| (1..).zip(&moving).filter(move |(_, m)| **m == moves).map(|(no, _)| Columns::of(no));
+        let [fixed, others] = [true, false].map(|moves| of(moves).fold(Columns::NONE, Columns::and));
+        table.changing.set_fixed(fixed, others);
         let info = Box::new(RelInfo {
             table,
             map: table.map(),

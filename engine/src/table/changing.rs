@@ -18,25 +18,38 @@ const NAMED: u32 = ROWS << 1;
 const WHOLE: u32 = ROWS << 2;
 
 /// Columns that updates in place have changed lately. All-zero: nothing is known.
-///
-/// One word: `[the period before: 32][this period: 32]`.
-#[repr(transparent)]
-pub struct Changing(AtomicU64);
-
-/// The bits of a set that was looked at.
-#[inline]
-fn bits_of(looked: Columns) -> u32 {
-    match looked.bits() as u32 {
-        0 => ROWS,
-        columns => columns,
-    }
+#[repr(C)]
+pub struct Changing {
+    /// `[the period before: 32][this period: 32]`.
+    word: AtomicU64,
+    /// Bits of columns that no update in place changes, as the platform says: those of indexes. A
+    /// look has the key's columns, too, and they tell nothing of it.
+    fixed: AtomicU64,
 }
 
 impl Changing {
+    /// The bits of a set that was looked at.
+    #[inline]
+    fn bits_of(&self, looked: Columns) -> u32 {
+        match (looked.bits() & !self.fixed.load(Ordering::Relaxed)) as u32 {
+            0 => ROWS,
+            columns => columns,
+        }
+    }
+
+    /// Updates in place change none of the columns `fixed`. They may change the `others`, which may
+    /// have a bit with one of those.
+    pub fn set_fixed(&self, fixed: Columns, others: Columns) {
+        let bits = fixed.bits() & !others.bits();
+        if self.fixed.load(Ordering::Relaxed) != bits {
+            self.fixed.store(bits, Ordering::Relaxed);
+        }
+    }
+
     #[inline]
     fn add(&self, bits: u32) {
-        if self.0.load(Ordering::Relaxed) as u32 & bits != bits {
-            self.0.fetch_or(u64::from(bits), Ordering::Relaxed);
+        if self.word.load(Ordering::Relaxed) as u32 & bits != bits {
+            self.word.fetch_or(u64::from(bits), Ordering::Relaxed);
         }
     }
 
@@ -51,33 +64,33 @@ impl Changing {
     /// next looks had better keep other writers away.
     #[cold]
     pub fn note_followed(&self, looked: Columns) {
-        self.add(bits_of(looked));
+        self.add(self.bits_of(looked));
     }
 
     /// Has a reader of these columns to expect that an update in place changes one of them?
     #[inline]
     pub fn meets(&self, looked: Columns) -> bool {
-        let word = self.0.load(Ordering::Relaxed);
+        let word = self.word.load(Ordering::Relaxed);
         let (now, before) = (word as u32, (word >> 32) as u32);
         let is_known = before & (NAMED | WHOLE) == NAMED | WHOLE;
-        looked == Columns::ALL || !is_known || (now | before) & bits_of(looked) != 0
+        looked == Columns::ALL || !is_known || (now | before) & self.bits_of(looked) != 0
     }
 
     /// A period ends, and another one begins.
     pub fn end_period(&self) {
         let next = |word: u64| Some(word << 32 | u64::from(WHOLE));
-        _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        _ = self.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
     /// Nothing is known any more.
     pub fn forget(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        self.word.store(0, Ordering::Relaxed);
     }
 
     /// For tests: takes it as known that no column changes.
     #[doc(hidden)]
     pub fn guess_none(&self) {
-        self.0.store(u64::from(NAMED | WHOLE) << 32 | u64::from(WHOLE), Ordering::Relaxed);
+        self.word.store(u64::from(NAMED | WHOLE) << 32 | u64::from(WHOLE), Ordering::Relaxed);
     }
 }
 
@@ -89,7 +102,7 @@ mod tests {
     const B: Columns = Columns::of(2);
 
     fn new() -> Changing {
-        Changing(AtomicU64::new(0))
+        Changing { word: AtomicU64::new(0), fixed: AtomicU64::new(0) }
     }
 
     #[test]
@@ -107,6 +120,24 @@ mod tests {
         c.end_period();
         c.forget();
         assert!(c.meets(A));
+    }
+
+    #[test]
+    fn the_key_of_a_look_tells_nothing() {
+        let (c, key) = (new(), Columns::of(0));
+        c.set_fixed(key, A.and(B));
+        for _ in 0..2 {
+            c.note(Columns::of(3));
+            c.end_period();
+        }
+        c.note_followed(key.and(A));
+        assert!(c.meets(key.and(A)) && !c.meets(key.and(B)) && !c.meets(key));
+        c.note_followed(key);
+        assert!(c.meets(key) && !c.meets(key.and(B)));
+        // Column 28 has the key's bit, and changes.
+        c.set_fixed(key, A.and(B).and(Columns::of(Columns::BITS)));
+        c.note(Columns::of(Columns::BITS));
+        assert!(c.meets(key.and(B)));
     }
 
     #[test]

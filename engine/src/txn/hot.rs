@@ -108,6 +108,10 @@ impl Txn {
     /// A record that was read has another version now.
     pub(super) fn read_conflict(&mut self, r: RecordRef) -> Error {
         self.blame_row(r, Mode::Share);
+        if self.followed(r.partition()).only_locks_reads() {
+            self.retry.locks_rows = true;
+            self.note_followed(r);
+        }
         self.fail(AbortReason::ReadChanged, r.touch())
     }
 

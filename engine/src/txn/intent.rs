@@ -70,11 +70,11 @@ impl Txn {
         }
     }
 
-    /// The transaction has locked the key of a row alone to look at it, and will write the row.
+    /// The transaction has locked the key of a row alone to look at it, and wants a stronger lock.
     /// Others may have done so, too: then they wait for each other in no order. So the next ones
     /// lock the row at their look (`../table/changing.rs`).
     #[cold]
-    fn note_followed(&self, r: RecordRef) {
+    pub(super) fn note_followed(&self, r: RecordRef) {
         if let Some(looked) = self.reads.looked_at_lately(r) {
             r.table.changing.note_followed(looked);
         }

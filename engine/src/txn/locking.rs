@@ -188,7 +188,12 @@ impl Txn {
         if self.level == Level::Serializable {
             self.retry.lose(w.word, w.at.table.id, w.me.mode);
             if let Queue::Record(_, no) = w.queue {
-                w.at.partition().intents.lost(no);
+                if w.me.mode >= Mode::NoKeyUpdate {
+                    w.at.partition().intents.lost(no);
+                }
+                if let Some(r) = RecordRef::find(w.at.table, no) {
+                    self.note_followed(r);
+                }
             }
         }
     }

@@ -136,7 +136,7 @@ impl Txn {
     ) -> Result<Option<NonNull<Version>>, Error> {
         let partition = r.partition();
         let protocols = self.follow(p, partition)?;
-        let key = !for_write && protocols.only_locks_reads() && looks_at_key(r, looked);
+        let key = !for_write && protocols.only_locks_reads() && self.looks_at_key(p, r, looked);
         protocols.read(self, p, r, if key { Reading::Key } else { Reading::of(for_write) })?;
         self.touch(partition).reads += 1;
         self.sample_access(r, false);
@@ -160,6 +160,18 @@ impl Txn {
             self.passed_over();
         }
         Ok(Some(v).filter(|_| live))
+    }
+
+    /// Does a look-up of these columns lock the key of the row alone? It may always do so
+    /// (INV-LOOKED). It had better not where updates change them, where the transaction will
+    /// probably write the row, or where a change would fail it although it only reads.
+    #[inline]
+    fn looks_at_key(&self, p: &dyn Platform, r: RecordRef, looked: Columns) -> bool {
+        !r.table.changing.meets(looked)
+            && !r.partition().intents.expects_write(r.no)
+            && !self.retry.locks_rows
+            && !self.reads.at_commit
+            && p.freezes_readers()
     }
 
     /// A read has found no row in a record, because the insert of another transaction is pending
@@ -336,12 +348,4 @@ impl Txn {
             self.doubt_absence();
         }
     }
-}
-
-/// Does a look-up of these columns lock the key of the row alone? It may always do so (INV-LOOKED).
-/// It had better not where updates change them, or where the transaction will probably write the
-/// row.
-#[inline]
-fn looks_at_key(r: RecordRef, looked: Columns) -> bool {
-    !r.table.changing.meets(looked) && !r.partition().intents.expects_write(r.no)
 }

@@ -40,6 +40,9 @@ pub(super) struct Retry {
     age: u64,
     /// Serializable transactions in a row that committed and had only read.
     only_read: u32,
+    /// A look that had locked the key of its row alone has failed a transaction: those that follow
+    /// it in its slot lock rows, until one commits.
+    pub locks_rows: bool,
     /// Has a transaction failed to thaw (INV-FROZEN), with fewer than [`READERS`] of these since?
     pub thaw_failed: bool,
 }
@@ -75,6 +78,7 @@ impl Retry {
     pub fn succeed(&mut self) {
         self.age = 0;
         self.lost.clear();
+        self.locks_rows = false;
         self.winner = None;
     }
 

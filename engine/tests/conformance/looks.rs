@@ -345,17 +345,21 @@ fn a_frozen_transaction_thaws_if_what_it_looked_at_is_the_same() {
     }
 }
 
+/// The upgrade of a switch to another protocol.
+fn switch_to(w: &World, to: Protocol) {
+    for p in w.table.map().partitions() {
+        p.switch.ask(to, false, Why::Asked, 7, 1);
+    }
+    w.e.advance_switches(&[w.table], 1, false);
+}
+
 /// A read under `occ` is validated by columns after a switch to another protocol, too.
 #[test]
 fn a_remembered_look_counts_over_a_switch() {
     for to in Protocol::ALL.into_iter().filter(|p| *p != Protocol::Occ) {
         for (columns, conflict) in [(B, false), (A, true)] {
             let end = beside(Protocol::Occ, &[A], None, |writer| {
-                let w = writer.w;
-                for p in w.table.map().partitions() {
-                    p.switch.ask(to, false, Why::Asked, 7, 1);
-                }
-                w.e.advance_switches(&[w.table], 1, false);
+                switch_to(writer.w, to);
                 commit_change(writer, columns);
             });
             match conflict {
@@ -547,16 +551,46 @@ fn a_wrong_guess_fails_the_reader_once() {
     }));
 }
 
+/// A transaction that such a look has failed does not lose to the same change again, whatever the
+/// table has forgotten meanwhile.
+#[test]
+fn a_look_that_has_failed_locks_its_row_until_a_commit() {
+    let w = two_phase(Policy::NoWait);
+    let r = Recorder::new();
+    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+    reader.begin(Mood::Serializable);
+    look(&mut reader, A).expect("a read").expect("a row");
+    commit_change(&mut writer, A);
+    read_changed(change(&mut reader, OTHER, B).and_then(|()| reader.commit()));
+    reader.abort();
+    for mode in [Mode::Share, Mode::KeyShare] {
+        w.table.changing.guess_none();
+        reader.begin(Mood::Serializable);
+        look(&mut reader, A).expect("a read").expect("a row");
+        assert_eq!(mode_of(&reader), Some(mode));
+        assert_eq!(change(&mut reader, OTHER, B).and_then(|()| reader.commit()), Ok(()));
+    }
+}
+
+/// One whose reads must be unchanged at its commit could fail although it only reads.
+#[test]
+fn a_look_that_cannot_freeze_locks_its_row() {
+    let w = two_phase(Policy::NoWait);
+    let r = Recorder::new();
+    let mut reader = session(&w, &r, 0);
+    reader.begin(Mood::Serializable);
+    reader.t.validate_at_commit();
+    look(&mut reader, A).expect("a read").expect("a row");
+    assert_eq!(mode_of(&reader), Some(Mode::Share));
+    assert_eq!(reader.commit(), Ok(()));
+}
+
 #[test]
 fn a_locked_key_is_remembered_over_a_switch() {
     for to in Protocol::ALL.into_iter().filter(|p| *p != Protocol::TwoPhase) {
         for (columns, conflict) in [(B, false), (A, true)] {
             let end = beside_key(None, |writer| {
-                let w = writer.w;
-                for p in w.table.map().partitions() {
-                    p.switch.ask(to, false, Why::Asked, 7, 1);
-                }
-                w.e.advance_switches(&[w.table], 1, false);
+                switch_to(writer.w, to);
                 commit_change(writer, columns);
             });
             match conflict {
