@@ -25,6 +25,8 @@ OURS = METHOD == "mixedcc"
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SERVER_CTL = os.environ.get("MIXEDCC_SERVER_CTL", str(ROOT / "scripts" / "server"))
 RETRY = ("40001", "40P01")
+# The session ends, or the server.
+TERMINATED = ("57P01", "57P02")
 
 # Processes that tests start have what the tests' modules have at that moment. Newer versions of
 # Python start them from nothing otherwise.
@@ -158,8 +160,14 @@ def accepts():
     try:
         connect("postgres").close()
         return True
-    except psycopg2.OperationalError:
+    except psycopg2.Error:
         return False
+
+
+def is_lost(connection, error):
+    """Has the server, or the session, ended under the statement that failed? psycopg2's class does
+    not tell: it is OperationalError, InterfaceError or DatabaseError, as the end was noticed."""
+    return bool(connection.closed) or error.pgcode in (None, *TERMINATED)
 
 
 def drop_database(name):

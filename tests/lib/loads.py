@@ -13,7 +13,7 @@ import time
 import psycopg2
 
 from lib.tables import WAYS
-from lib.common import OURS, check, connect, query
+from lib.common import OURS, TERMINATED, check, connect, is_lost, query
 
 LEVELS = {
     "serializable": "SERIALIZABLE",
@@ -22,7 +22,6 @@ LEVELS = {
     "read committed": "READ COMMITTED",
 }
 # A session that is terminated, or whose server dies, in COMMIT does not learn its outcome.
-TERMINATED = ("57P01", "57P02")
 # What may end a transaction of any level that writes, and what only some may meet.
 ALLOWED = {"40P01", "23505"}
 ALLOWED_ABOVE_READ_COMMITTED = ALLOWED | {"40001"}
@@ -373,7 +372,7 @@ class Client:
         try:
             self.execute(f"{self.step} PREPARED '{name}'")
         except psycopg2.Error as error:
-            if not (self.load.killed and error.pgcode in (None, *TERMINATED)):
+            if not (self.load.killed and is_lost(self.connection, error)):
                 self.problems.append(f"what was prepared could not be finished: {error}")
             raise
         self.step = None
@@ -409,8 +408,8 @@ class Client:
     def rollback(self):
         try:
             self.cursor.execute("ROLLBACK")
-        except psycopg2.OperationalError:
-            if not self.load.killed:
+        except psycopg2.Error as error:
+            if not (self.load.killed and is_lost(self.connection, error)):
                 raise
             self.connect()
 

@@ -20,7 +20,7 @@ import time
 import psycopg2
 
 from lib import transfers
-from lib.common import (OURS, check, connect, drop_database, equal, fail_by, make_database, must_come, premise, query,
+from lib.common import (OURS, check, connect, drop_database, equal, fail_by, is_lost, make_database, must_come, premise, query,
                         seconds, server, value, wait_until)
 from lib.crash import (SERVER, await_end, configure, fails_to_start, find_server, give_back, has_postmaster, immediate,
                        is_running, kill_at_start, kill_group, postmaster, reload, start)
@@ -233,13 +233,15 @@ def case_first_use(oracle, event, dice, seed):
     for _ in range(dice.choice([1, 2])):
         start()
         for table in [*accounts(), *TABLES]:
+            connection = connect(DATABASE, options=f"-c mixedcc.kill_at={event}")
             try:
-                connection = connect(DATABASE, options=f"-c mixedcc.kill_at={event}")
                 query(connection, f"SELECT count(*) FROM {table}")
-                connection.close()
-            except psycopg2.OperationalError:
+            except psycopg2.Error as error:
+                if not is_lost(connection, error):
+                    raise
                 met = True
                 break
+            connection.close()
         if met:
             must_come(lambda: not has_postmaster(), 60)
         else:
@@ -302,7 +304,9 @@ def case_ddl(oracle, event, dice, seed):
         query(connection, step)
         if event:
             query(connection, "DROP TABLE d3; CREATE TABLE d3 AS SELECT id FROM d1")
-    except psycopg2.OperationalError:
+    except psycopg2.Error as error:
+        if not is_lost(connection, error):
+            raise
         answered = False
     if not answered:
         await_end(pid)

@@ -10,7 +10,7 @@ import time
 import psycopg2
 
 from lib import protocols
-from lib.common import OURS, RETRY, check, connect, equal, fail, query
+from lib.common import OURS, RETRY, TERMINATED, check, connect, equal, fail, is_lost, query
 
 ACCOUNTS = 60
 START = 1000
@@ -85,8 +85,8 @@ class Worker:
                 cursor.execute(f"SET mixedcc.kill_at = '{self.kill_at}'")
             while True:
                 self.transaction(cursor)
-        except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
-            if error.pgcode not in (None, "57P01", "57P02", "57P03"):
+        except psycopg2.Error as error:
+            if error.pgcode not in (None, "57P03", *TERMINATED):
                 self.unexpected.append(repr(error))
 
     def transaction(self, cursor):
@@ -108,7 +108,7 @@ class Worker:
             self.rolled_back.append(seq)
             cursor.execute("ROLLBACK")
         except psycopg2.Error as error:
-            lost = cursor.connection.closed or error.pgcode in (None, "57P01", "57P02")
+            lost = is_lost(cursor.connection, error)
             if lost:
                 (self.doubtful if committing else self.rolled_back).append(seq)
                 raise psycopg2.OperationalError from error
@@ -197,7 +197,7 @@ def disturb(database, seed, results):
                 pass
             done += 1
     except psycopg2.Error as error:
-        problem = "" if error.pgcode in (None, "57P01", "57P02", "57P03") else repr(error)
+        problem = "" if error.pgcode in (None, "57P03", *TERMINATED) else repr(error)
     results.put(("disturb", done, problem))
 
 

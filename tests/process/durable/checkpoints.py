@@ -18,7 +18,7 @@ import time
 
 import psycopg2
 
-from lib.common import (RETRY, check, connect, drop_database, equal, main, make_database, must_come, ok, query, server,
+from lib.common import (RETRY, accepts, check, connect, drop_database, equal, main, make_database, must_come, ok, query, server,
                         value, wait_until)
 from lib.images import Images, columns, record_number, text
 
@@ -270,14 +270,6 @@ def test_late_look():
     os.remove(flag)
     connection.close()
     server("restart")
-
-
-def accepts():
-    try:
-        connect("postgres").close()
-        return True
-    except psycopg2.OperationalError:
-        return False
 
 
 # --- shutdowns --------------------------------------------------------------------

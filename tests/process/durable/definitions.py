@@ -8,7 +8,7 @@ import tempfile
 
 import psycopg2
 
-from lib.common import OURS, accepts, check, connect, drop_database, equal, main, make_database, must_come, query, server, tool, value
+from lib.common import OURS, accepts, check, connect, drop_database, equal, is_lost, main, make_database, must_come, query, server, tool, value
 
 DATABASE = "process_definitions"
 COPY = "process_definitions_copy"
@@ -220,7 +220,8 @@ def crash_in_a_move():
         victim = connect(DATABASE, options=SAFE + f" -c mixedcc.stop_events=on -c mixedcc.kill_at={event}")
         try:
             query(victim, "ALTER TABLE mp SET TABLESPACE pg_default")
-        except psycopg2.OperationalError:
+        except psycopg2.Error as error:
+            check(f"definitions: only the crash ends the move, {event}", is_lost(victim, error))
             victim.close()
         # The postmaster ends all sessions before it accepts connections again.
         must_come(lambda: error_of(witness, "SELECT 1") != "none")

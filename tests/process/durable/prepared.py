@@ -42,7 +42,7 @@ def accepts(node):
     try:
         connection_to(node).close()
         return True
-    except psycopg2.OperationalError:
+    except psycopg2.Error:
         return False
 
 

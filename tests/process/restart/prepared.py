@@ -8,7 +8,7 @@ import signal
 
 import psycopg2
 
-from lib.common import connect, create_table, drop_database, equal, main, make_database, must_come, query, server, value
+from lib.common import accepts, connect, create_table, drop_database, equal, main, make_database, must_come, query, server, value
 from lib.prepared import run as attempt
 
 DATABASE = "process_prepared_restart"
@@ -17,14 +17,6 @@ DATABASE = "process_prepared_restart"
 def boss():
     must_come(accepts, 120)
     return connect(DATABASE)
-
-
-def accepts():
-    try:
-        connect(DATABASE).close()
-        return True
-    except psycopg2.OperationalError:
-        return False
 
 
 def prepared():
