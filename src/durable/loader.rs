@@ -121,10 +121,11 @@ unsafe extern "C-unwind" fn leave(_code: i32, _arg: pg_sys::Datum) {
 #[no_mangle]
 pub extern "C-unwind" fn mixedcc_loader_main(arg: pg_sys::Datum) {
     let database = arg.value() as u32;
-    worker::begin_in(Some(Oid::from(database)));
     // SAFETY: the callback is a function of this library, which is never unloaded.
     unsafe { pg_sys::before_shmem_exit(Some(leave), pg_sys::Datum::from(0)) };
+    // Before it connects: a command that wants the database alone has to end it from then on.
     loads::mine().loader_in.store(database, Ordering::SeqCst);
+    worker::begin_in(Some(Oid::from(database)));
     for table in in_transaction(tables) {
         guarded(table);
     }
