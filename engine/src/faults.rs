@@ -151,6 +151,11 @@ pub enum Fault {
     MovesTooFar,
     /// A read names only the columns at which its transaction has looked last in that version.
     LastLookOnly,
+    /// A lost upgrade of a read lock counts as a write that the row usually gets, whatever the
+    /// transaction wanted.
+    LostReadIsWrite,
+    /// The retry of a transaction that a look of a key has failed locks keys again.
+    RetriesLookAgain,
     /// ROLLBACK TO makes the lock of a row's key one of the row.
     KeyIsShared,
     /// A registration of many keys of a range says only what the first of its writes does.

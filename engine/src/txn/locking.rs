@@ -188,7 +188,8 @@ impl Txn {
         if self.level == Level::Serializable {
             self.retry.lose(w.word, w.at.table.id, w.me.mode);
             if let Queue::Record(_, no) = w.queue {
-                if w.me.mode >= Mode::NoKeyUpdate {
+                // One that wanted to read would not have written.
+                if w.me.mode >= Mode::NoKeyUpdate || faults::on(Fault::LostReadIsWrite) {
                     w.at.partition().intents.lost(no);
                 }
                 if let Some(r) = RecordRef::find(w.at.table, no) {

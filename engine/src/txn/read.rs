@@ -169,7 +169,7 @@ impl Txn {
     fn looks_at_key(&self, p: &dyn Platform, r: RecordRef, looked: Columns) -> bool {
         !r.table.changing.meets(looked)
             && !r.partition().intents.expects_write(r.no)
-            && !self.retry.locks_rows
+            && !(self.retry.locks_rows && !faults::on(Fault::RetriesLookAgain))
             && !self.reads.at_commit
             && p.freezes_readers()
     }

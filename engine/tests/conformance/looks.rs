@@ -16,23 +16,23 @@ use mixedcc_engine::{Error, Policy, Protocol, RecordRef};
 use std::cell::Cell;
 use std::ptr::NonNull;
 
-const A: Columns = Columns::of(1);
-const B: Columns = Columns::of(2);
-const KEY: i64 = 2;
+pub const A: Columns = Columns::of(1);
+pub const B: Columns = Columns::of(2);
+pub const KEY: i64 = 2;
 /// A row that the reader writes, so that it is validated at its commit.
-const OTHER: i64 = 4;
+pub const OTHER: i64 = 4;
 
 fn record(w: &World, key: i64) -> RecordRef {
     w.records(key)[0]
 }
 
 /// A serializable transaction looks at these columns of the row.
-fn look(c: &mut Client, looked: Columns) -> Result<Option<i64>, Error> {
+pub fn look(c: &mut Client, looked: Columns) -> Result<Option<i64>, Error> {
     let r = record(c.w, KEY);
     Ok(c.t.read_columns(&c.p, r, looked)?.map(|v| Row::read(v).value))
 }
 
-fn change(c: &mut Client, key: i64, columns: Columns) -> Result<(), Error> {
+pub fn change(c: &mut Client, key: i64, columns: Columns) -> Result<(), Error> {
     c.changes = columns;
     let done = c.update(key, false);
     c.changes = Columns::ALL;
@@ -40,7 +40,7 @@ fn change(c: &mut Client, key: i64, columns: Columns) -> Result<(), Error> {
 }
 
 /// A transaction of its own changes these columns of the row.
-fn commit_change(c: &mut Client, columns: Columns) {
+pub fn commit_change(c: &mut Client, columns: Columns) {
     c.begin(Mood::Serializable);
     change(c, KEY, columns).expect("nobody is in the way");
     c.commit().expect("it has read what is there");
@@ -66,7 +66,7 @@ fn beside(p: Protocol, looked: &[Columns], fault: Option<Fault>, act: impl Fn(&m
     done
 }
 
-fn read_changed(end: Result<(), Error>) {
+pub fn read_changed(end: Result<(), Error>) {
     failed_with(end, AbortReason::ReadChanged);
 }
 
@@ -246,7 +246,7 @@ fn walks_are_short() {
 }
 
 /// The mode in which a transaction has locked the row.
-fn mode_of(c: &Client) -> Option<Mode> {
+pub fn mode_of(c: &Client) -> Option<Mode> {
     record(c.w, KEY).rec.lock.held_by(c.t.slot).map(|h| h.mode)
 }
 
@@ -431,7 +431,7 @@ fn what_is_unlinked_is_named_by_the_version_above() {
 // ---- Locks of keys.
 
 /// A table under `2pl` in which updates in place have changed B alone for a whole period.
-fn two_phase(policy: Policy) -> World {
+pub fn two_phase(policy: Policy) -> World {
     let w = world(Protocol::TwoPhase, policy, &[], 16);
     for _ in 0..2 {
         w.table.changing.note(B);

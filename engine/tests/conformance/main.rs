@@ -22,6 +22,7 @@ mod histories;
 mod intents;
 mod invariants;
 mod keyed;
+mod late;
 mod lifetimes;
 mod load;
 mod looks;
