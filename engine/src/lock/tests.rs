@@ -260,3 +260,65 @@ fn an_upgrade_keeps_newcomers_behind() {
     w.release(region, 1, None);
     assert!(w.is_free());
 }
+
+/// A holder that waits for a stronger mode, and could have it, comes before the first of the queue,
+/// newcomers, and other holders that want more.
+#[test]
+fn an_upgrade_that_is_possible_comes_next() {
+    use Mode::*;
+    let b = block();
+    let region = b.engine.region;
+    let behind = Err(Conflict::Behind(First::Upgrader(1)));
+    let turn = |w: &LockWord, mode| w.try_acquire(region, h(3, mode), Claim::Turn);
+    for others in [false, true] {
+        let w = LockWord::new();
+        ask(&w, &b, 1, KeyShare).unwrap();
+        ask(&w, &b, 2, NoKeyUpdate).unwrap();
+        if others {
+            ask(&w, &b, 5, KeyShare).unwrap();
+        }
+        assert_eq!(ask(&w, &b, 1, NoKeyUpdate), Err(Conflict::With(h(2, NoKeyUpdate))));
+        assert_eq!(turn(&w, NoKeyUpdate), Err(Conflict::With(h(2, NoKeyUpdate))));
+        w.release(region, 2, None);
+        for mode in [Share, NoKeyUpdate] {
+            assert_eq!(turn(&w, mode), behind, "the first of the queue");
+            assert_eq!(ask(&w, &b, 4, mode), behind, "a newcomer");
+            if others {
+                assert_eq!(ask(&w, &b, 5, mode), behind, "another holder");
+                assert_eq!(w.try_acquire(region, h(5, mode), Claim::Now), behind);
+            }
+        }
+        assert_eq!(ask(&w, &b, 6, KeyShare), Ok(Acquired::New), "no conflict");
+        assert_eq!(ask(&w, &b, 1, NoKeyUpdate), Ok(Acquired::Upgraded(h(1, KeyShare))));
+        assert_eq!(turn(&w, NoKeyUpdate), Err(Conflict::With(h(1, NoKeyUpdate))));
+        w.release(region, 1, None);
+        assert_eq!(turn(&w, NoKeyUpdate), Ok(Acquired::New));
+        [3, 6].into_iter().chain(others.then_some(5)).for_each(|s| w.release(region, s, None));
+        assert!(w.is_free());
+    }
+}
+
+/// A holder that has given up its upgrade keeps no newcomer back, nor does one that others keep
+/// from its mode.
+#[test]
+fn an_upgrade_that_is_over_or_not_possible_keeps_no_newcomer_back() {
+    use Mode::*;
+    let b = block();
+    let region = b.engine.region;
+    let w = LockWord::new();
+    ask(&w, &b, 1, KeyShare).unwrap();
+    ask(&w, &b, 2, NoKeyUpdate).unwrap();
+    assert!(ask(&w, &b, 1, NoKeyUpdate).is_err());
+    w.release(region, 2, None);
+    assert_eq!(w.try_acquire(region, h(3, Share), Claim::Pass), Ok(Acquired::New));
+    assert_eq!(ask(&w, &b, 4, Share), Ok(Acquired::New), "3 keeps it from its mode");
+    [3, 4].into_iter().for_each(|s| w.release(region, s, None));
+    assert!(ask(&w, &b, 3, Share).is_err());
+    w.end_upgrade(1);
+    assert_eq!(ask(&w, &b, 3, NoKeyUpdate), Ok(Acquired::New), "it has given up");
+    w.release(region, 3, None);
+    assert_eq!(ask(&w, &b, 1, NoKeyUpdate), Ok(Acquired::Upgraded(h(1, KeyShare))), "alone");
+    w.release(region, 1, Some(h(1, KeyShare)));
+    w.release(region, 1, None);
+    assert!(w.is_free());
+}
