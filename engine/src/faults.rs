@@ -156,6 +156,9 @@ pub enum Fault {
     /// A lost upgrade of a read lock counts as a write that the row usually gets, whatever the
     /// transaction wanted.
     LostReadIsWrite,
+    /// A transaction that waits for the lock of a row of which it has locked the key alone does not
+    /// tell the others.
+    LearnsNothing,
     /// The retry of a transaction that a look of a key has failed locks keys again.
     RetriesLookAgain,
     /// ROLLBACK TO makes the lock of a row's key one of the row.

@@ -137,6 +137,7 @@ impl Txn {
                 Err(c) => conflict = c,
             }
         }
+        self.note_late(&w);
         if faults::on(Fault::ForgetsLosses) && matches!(conflict, Conflict::Behind(_)) {
             if let Ok(a) = word.try_acquire(self.e.region, me, Claim::Pass) {
                 return Ok(a);
@@ -192,9 +193,19 @@ impl Txn {
                 if w.me.mode >= Mode::NoKeyUpdate || faults::on(Fault::LostReadIsWrite) {
                     w.at.partition().intents.lost(no);
                 }
-                if let Some(r) = RecordRef::find(w.at.table, no) {
-                    self.note_followed(r);
-                }
+            }
+        }
+    }
+
+    /// The lock is not to be had at once. If the transaction has locked the row's key alone to look
+    /// at it, others had better lock the row at such a look: they would wait there, and hold less
+    /// than this one does now, for which somebody may wait.
+    fn note_late(&self, w: &Wanted) {
+        let Queue::Record(_, no) = w.queue else { return };
+        let has_key = || w.word.held_by(self.slot).is_some_and(|h| h.mode == Mode::KeyShare);
+        if !self.reads.is_empty() && !faults::on(Fault::LearnsNothing) && has_key() {
+            if let Some(r) = RecordRef::find(w.at.table, no) {
+                self.note_followed(r);
             }
         }
     }

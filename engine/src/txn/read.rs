@@ -22,6 +22,9 @@ use crate::range::{Columns, Position};
 use crate::record::Version;
 use std::ptr::NonNull;
 
+/// A transaction that remembers so many reads locks rows for its next looks.
+const MOST_KEYS: usize = 1000;
+
 impl Txn {
     /// The version that a snapshot sees; tombstones and absence are `None`.
     ///
@@ -164,12 +167,14 @@ impl Txn {
 
     /// Does a look-up of these columns lock the key of the row alone? It may always do so
     /// (INV-LOOKED). It had better not where updates change them, where the transaction will
-    /// probably write the row, or where a change would fail it although it only reads.
+    /// probably write the row, or where a change would fail it although it only reads. Nor after
+    /// many reads: each such look is remembered, and validated again and again.
     #[inline]
     fn looks_at_key(&self, p: &dyn Platform, r: RecordRef, looked: Columns) -> bool {
         !r.table.changing.meets(looked)
             && !r.partition().intents.expects_write(r.no)
             && !(self.retry.locks_rows && !faults::on(Fault::RetriesLookAgain))
+            && self.reads.len() < MOST_KEYS
             && !self.reads.at_commit
             && p.freezes_readers()
     }

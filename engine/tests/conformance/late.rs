@@ -83,6 +83,55 @@ fn a_lost_upgrade_to_share_is_no_write() {
     }
 }
 
+/// A holder that waits ends its transaction because of a circle. Then: how others look at what the
+/// one in its way had looked at before it wanted more of the row, and waited.
+fn mode_after_a_late_wait(fault: Option<Fault>) -> Option<Mode> {
+    let w = &two_phase(Policy::Wait);
+    let r = Recorder::new();
+    let (mut holder, theirs) = (session(w, &r, 0), r.session());
+    std::thread::scope(|s| {
+        holder.begin(Mood::Serializable);
+        change(&mut holder, KEY, B).expect("nobody reads");
+        let late = s.spawn(move || {
+            let mut late = Client::new(w, 1, theirs, 7);
+            late.begin(Mood::Serializable);
+            look(&mut late, A)?;
+            change(&mut late, OTHER, B)?;
+            faults::set(fault);
+            look(&mut late, B)?;
+            late.commit()
+        });
+        until("it sleeps", || w.e.asleep() > 0);
+        assert_eq!(change(&mut holder, OTHER, B), Err(Error::Deadlock));
+        holder.abort();
+        late.join().expect("a thread").expect("the holder gave way");
+    });
+    mode_of_look(&mut holder, A)
+}
+
+/// A transaction that has to wait for more of a row than it has locked at its look tells the
+/// others. It does not matter which one fails then, or if one does.
+#[test]
+fn who_waits_late_tells_before_anybody_loses() {
+    assert_eq!(mode_after_a_late_wait(None), Some(Mode::Share));
+    assert_eq!(mode_after_a_late_wait(Some(Fault::LearnsNothing)), Some(Mode::KeyShare), "the fault");
+}
+
+/// A later lock for which its transaction need not wait tells nothing: others that only look would
+/// have to wait.
+#[test]
+fn who_does_not_wait_tells_nothing() {
+    let w = two_phase(Policy::Wait);
+    let r = Recorder::new();
+    let mut c = session(&w, &r, 0);
+    c.begin(Mood::Serializable);
+    for looked in [A, B] {
+        look(&mut c, looked).expect("nobody is in the way").expect("a row");
+    }
+    assert_eq!((mode_of(&c), c.commit()), (Some(Mode::Share), Ok(())));
+    assert_eq!(mode_of_look(&mut c, A), Some(Mode::KeyShare));
+}
+
 /// One that has looked at a row wants to write it, behind a writer, and `others` writers of what it
 /// has looked at come after it. How does it end?
 fn upgrade_before(others: usize, fault: Option<Fault>) -> Result<(), Error> {
