@@ -204,7 +204,7 @@ mod switch {
         ("asked_forgotten", Fault::AskedForgotten),
         ("readers_stay", Fault::ReadersStay),
     ];
-    const ENGINE: [(&str, Engine); 29] = [
+    const ENGINE: [(&str, Engine); 30] = [
         ("no_validation", Engine::NoValidation),
         ("late_csn", Engine::LateCsn),
         ("position_is_tail", Engine::PositionIsTail),
@@ -234,6 +234,7 @@ mod switch {
         ("ends_forgotten", Engine::EndsForgotten),
         ("ended_listed", Engine::EndedListed),
         ("rests_forgetfully", Engine::RestsForgetfully),
+        ("key_look_forgotten", Engine::KeyLookForgotten),
     ];
 
     static NAME: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);

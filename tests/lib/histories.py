@@ -28,10 +28,10 @@ def checker():
     sys.exit("FAIL history: check-history not found: build the engine or set CHECK_HISTORY")
 
 
-def client(database, number, load, path, until, results):
+def client(kind, database, number, load, path, until, results):
     done, problems = collections.Counter(), []
     try:
-        one = Client(database, number, load, path)
+        one = kind(database, number, load, path)
         done, problems = one.done, one.problems
         one.run(until)
     except Exception as error:
@@ -39,11 +39,11 @@ def client(database, number, load, path, until, results):
     results.put((done, problems))
 
 
-def run_clients(database, load, directory, duration):
+def run_clients(kind, database, load, directory, duration):
     until = time.monotonic() + duration
     results = multiprocessing.Queue()
     processes = [
-        multiprocessing.Process(target=client, args=(database, number, load, f"{directory}/{number}.jsonl", until, results))
+        multiprocessing.Process(target=client, args=(kind, database, number, load, f"{directory}/{number}.jsonl", until, results))
         for number in range(1, CLIENTS + 1)
     ]
     for process in processes:
@@ -54,18 +54,19 @@ def run_clients(database, load, directory, duration):
     return [done for done, _ in outcomes], [p for _, problems in outcomes for p in problems]
 
 
-def judge(name, load, connection, duration, meanwhile=None):
+def judge(name, load, connection, duration, meanwhile=None, kind=Client, last=write_last):
     """Runs the load on tables a and b of the connection's database. `meanwhile` runs
-    beside the clients; it is called with the time at which it has to end."""
+    beside the clients; it is called with the time at which it has to end. `kind`: the clients;
+    `last` writes down the final state."""
     with tempfile.TemporaryDirectory() as directory:
         beside = multiprocessing.Process(target=meanwhile, args=(time.monotonic() + duration,)) if meanwhile else None
         if beside:
             beside.start()
-        done_by_clients, problems = run_clients(connection.info.dbname, load, directory, duration)
+        done_by_clients, problems = run_clients(kind, connection.info.dbname, load, directory, duration)
         if beside:
             beside.join()
             check(f"history {name}: what ran beside it ended well", beside.exitcode == 0)
-        write_last(connection, ["a", "b"], f"{directory}/last.jsonl")
+        last(connection, ["a", "b"], f"{directory}/last.jsonl")
         files = sorted(os.path.join(directory, file) for file in os.listdir(directory))
         # Heap's SSI keeps neither real-time nor session order.
         arguments = [CHECKER, "--real-time" if OURS and not load.mixed else "--no-session", *files]
@@ -74,7 +75,7 @@ def judge(name, load, connection, duration, meanwhile=None):
             arguments.insert(1, "--no-prefix")
         done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         equal(f"history {name}: no unexpected error", problems[:5], [])
-        check_load(f"history {name}", load, done_by_clients, Client.kinds)
+        check_load(f"history {name}", load, done_by_clients, kind.kinds)
         if not check(f"history {name}: correct", done.returncode == 0, done.stdout[:2500] + done.stdout[-200:]) and os.environ.get("MIXEDCC_KEEP"):
             shutil.copytree(directory, tempfile.mkdtemp(prefix="history-") + "/" + name)
         return sum(done_by_clients, collections.Counter())

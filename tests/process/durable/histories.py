@@ -3,7 +3,8 @@
 ordered pair, at all levels, while the server is killed and the power is lost. Clients go on when it
 is up again. Some transactions are prepared, and outlive the server. The checker judges the whole
 history: each answered commit is there, a commit without an answer is there as a whole or not at
-all, and all that is there is serializable, also across the crashes.
+all, and all that is there is serializable, also across the crashes. In the configurations `columns`
+each column is an item, and tables learn which ones do not change.
 
 `histories NAME...` runs some configurations. `histories --fault NAME` needs a build with the
 feature `faults`: the checker must reject a history with this fault. CHECK_HISTORY names the
@@ -21,7 +22,7 @@ import traceback
 
 import psycopg2
 
-from lib import crash, protocols
+from lib import columns, crash, protocols
 from lib.common import check, connect, drop_database, fail, failures, make_database, ok, options, query, seconds, server
 from lib.crash import SERVER
 from lib.loads import Client, Load, write_last
@@ -78,10 +79,14 @@ class Survivor(Client):
         super().failed(error)
 
 
-def client(number, load, path, stop, results):
+class ColumnSurvivor(Survivor, columns.ColumnClient):
+    """The same, with two columns."""
+
+
+def client(kind, number, load, path, stop, results):
     problems, commits, survived = [], 0, 0
     try:
-        one = Survivor(DATABASE, number, load, path)
+        one = kind(DATABASE, number, load, path)
         while not stop.is_set() and len(one.problems) < 5:
             one.transaction()
         one.file.close()
@@ -91,10 +96,10 @@ def client(number, load, path, stop, results):
     results.put((commits, problems, survived))
 
 
-def make_tables(connection, first, second):
+def make_tables(connection, first, second, more):
     query(connection, "DROP TABLE IF EXISTS a, b")
     for table, settings in (("a", first), ("b", second)):
-        query(connection, f"CREATE TABLE {table} (k int PRIMARY KEY, l bigint[]) USING mixedcc {options(partitions=4, **settings)}")
+        query(connection, f"CREATE TABLE {table} (k int PRIMARY KEY, l bigint[]{more}) USING mixedcc {options(partitions=4, **settings)}")
     query(connection, "CREATE INDEX ON b (k)")
 
 
@@ -115,12 +120,14 @@ def crashes(dice, duration):
 
 
 def judge(name, first, second, load, duration, dice):
+    by_column = name.startswith("columns")
+    kind, last = (ColumnSurvivor, columns.write_last) if by_column else (Survivor, write_last)
     connection = connect(DATABASE)
-    make_tables(connection, first, second)
+    make_tables(connection, first, second, ", m bigint[]" if by_column else "")
     connection.close()
     directory = tempfile.mkdtemp(prefix="mixedcc-history-")
     results, stop = multiprocessing.Queue(), multiprocessing.Event()
-    clients = [multiprocessing.Process(target=client, daemon=True, args=(n, load, f"{directory}/{n}.jsonl", stop, results))
+    clients = [multiprocessing.Process(target=client, daemon=True, args=(kind, n, load, f"{directory}/{n}.jsonl", stop, results))
                for n in range(1, CLIENTS + 1)]
     for one in clients:
         one.start()
@@ -130,7 +137,7 @@ def judge(name, first, second, load, duration, dice):
     for one in clients:
         one.join(30)
     connection = connect(DATABASE)
-    write_last(connection, ["a", "b"], f"{directory}/last.jsonl")
+    last(connection, ["a", "b"], f"{directory}/last.jsonl")
     connection.close()
     files = sorted(f"{directory}/{file}" for file in os.listdir(directory))
     # Snapshots leave out commits that are not done, so they need not be prefixes of the serial
@@ -159,11 +166,13 @@ def configurations():
         for second in protocols.ALL:
             if first != second:
                 yield f"{first}, {second}", single[first], single[second]
+    for name in protocols.having("locks_reads"):
+        yield f"columns, {name}", single[name], single[name]
 
 
 def begin(seed, *more):
     connection = make_database(DATABASE)
-    crash.find_server(connection, *SETTINGS, *more)
+    crash.find_server(connection, *SETTINGS, f"mixedcc.column_period = '{columns.PERIOD}'", *more)
     connection.close()
     server("stop")
     crash.configure()
