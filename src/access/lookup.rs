@@ -141,6 +141,23 @@ unsafe fn encode<K: Key + ?Sized>(info: &RelInfo, pk: &PrimaryKey, key: &K, out:
     }
 }
 
+/// The records that have a key, whoever sees them. `None`: only PostgreSQL's operators can tell.
+///
+/// # Safety
+/// As for [`by_key`].
+pub unsafe fn records<K: Key + ?Sized>(info: &RelInfo, pk: &PrimaryKey, key: &K) -> Option<Vec<u64>> {
+    let mut bytes = KEY.take();
+    bytes.clear();
+    // SAFETY: the contract of this function.
+    let found = unsafe { encode(info, pk, key, &mut bytes) }.map(|_| {
+        let bound = Bound::Included(&bytes[..]);
+        let mut all = pk.primary.index.scan(bound, bound, Direction::Forward);
+        std::iter::from_fn(|| all.next(&PG).map(|(_, no)| no)).collect()
+    });
+    KEY.set(bytes);
+    found
+}
+
 /// What [`by_key`] does with the bytes of the key. `partition`: where the row is or would be, if
 /// that is known.
 unsafe fn by_bytes(

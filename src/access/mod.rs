@@ -2,6 +2,7 @@
 
 pub mod altered;
 pub mod changes;
+pub mod deferred;
 pub mod fetch;
 pub mod hollow;
 pub mod index_lookup;

@@ -558,6 +558,42 @@ pub unsafe fn update_in_place(
     }
 }
 
+/// An update in place of a row as it is at last, whatever the transaction has seen of it: `make`
+/// makes its new row from the version that it replaces.
+///
+/// # Safety
+/// An open relation of ours with its `info`, and a record of it. `make` returns a slot of its row
+/// type, and changes these columns alone. No trigger and no index looks at them.
+pub unsafe fn update_anew(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    r: RecordRef,
+    cid: pg_sys::CommandId,
+    sets: Columns,
+    make: &mut dyn FnMut(NonNull<Version>) -> *mut pg_sys::TupleTableSlot,
+) {
+    // SAFETY: `rel` is open and of ours, with its `info` (contract of this function). The version
+    // that is replaced is an own write's, or the record's, reached under our pin (INV-RETIRE).
+    unsafe {
+        let t = xact::writing();
+        let null = std::ptr::null_mut();
+        let mut failed = pg_sys::TM_FailureData::default();
+        let target = target(t, r, LockMode::NoKeyUpdate, false, null, null, cid, &mut failed);
+        if let Target::Fail(f) = target {
+            error!("unexpected status of a deferred write: {f}");
+        }
+        let replaced = base_and_version(t, &target);
+        let slot = make(replaced.1);
+        let place = tuple::place_of(t.e.region.nodes(), info, slot);
+        let by = Author::of(t, cid, is_locked(r));
+        let f = tuple::form(t, place, slot, by);
+        let version = f.version();
+        put_in_place(rel, info, t, r, replaced, f, slot, (cid, null), Some(sets));
+        crate::pg::compat::count_update(rel, true);
+        changes::updated(rel, replaced.1, version);
+    }
+}
+
 /// An update that changes an index or the partition: a new record, and a tombstone that names it.
 #[allow(clippy::too_many_arguments)]
 unsafe fn move_row(

@@ -17,7 +17,7 @@
 //! locks, then the scans and statements that ended with it. When it commits, all of them go to its
 //! parent.
 
-use crate::access::{altered, hollow, protect, ranges, statements, together};
+use crate::access::{altered, deferred, hollow, protect, ranges, statements, together};
 use crate::admin::annotate;
 use crate::durable::bulk;
 use crate::paths::{bypass, native};
@@ -44,6 +44,7 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
     }
     match event {
         XACT_EVENT_PRE_COMMIT => {
+            make_deferred();
             xact::begin_commit();
             if let Some(t) = xact::sampled() {
                 together::note(t);
@@ -58,6 +59,7 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
             annotate::abort_transaction();
         }
         XACT_EVENT_PRE_PREPARE => {
+            make_deferred();
             xact::begin_commit();
             write_made();
             xact::prepared::before();
@@ -72,6 +74,13 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
         XACT_EVENT_PARALLEL_ABORT => end(xact::undo()),
         _ => xact::forget(),
     }
+}
+
+/// Makes the additions that have waited for the end of the transaction (INV-DEFERRED).
+fn make_deferred() {
+    // SAFETY: a transaction is about to commit. An ERROR aborts it, and jumps over no frame that
+    // owns something.
+    unsafe { deferred::make_all() };
 }
 
 /// Writes the files of the storages that the transaction has made.
@@ -95,6 +104,7 @@ fn end(drops: Option<bool>) {
 /// The layers above `state` forget what belonged to the transaction.
 fn forget() {
     bypass::end_transaction();
+    deferred::end_transaction();
     statements::end_transaction();
     protect::end_transaction();
     hollow::scan::end_transaction();
@@ -118,6 +128,7 @@ unsafe extern "C-unwind" fn on_subxact(
             annotate::commit_subtransaction(level);
             if xact::commit_sub(level) {
                 bypass::commit_subtransaction(level);
+                deferred::commit_subtransaction(level);
                 statements::commit_subtransaction(level);
             }
         }
@@ -127,6 +138,7 @@ unsafe extern "C-unwind" fn on_subxact(
             annotate::abort_subtransaction(level);
             if xact::abort_sub(level) {
                 bypass::abort_subtransactions(level);
+                deferred::abort_subtransactions(level);
                 statements::abort_subtransactions(level);
                 protect::abort_subtransactions(level);
                 altered::abort_subtransactions(level);

@@ -4,7 +4,7 @@
 use super::{parallel, reports};
 use crate::access::indexscan::wrap;
 use crate::access::statements::{self, Statement};
-use crate::access::{altered, looked, mixture, range, seqscan};
+use crate::access::{altered, deferred, looked, mixture, range, seqscan};
 use crate::admin::annotate;
 use crate::paths::bypass::{self, Reason, Run};
 use crate::paths::customscan;
@@ -127,6 +127,7 @@ unsafe fn start_executor(q: *mut pg_sys::QueryDesc, eflags: i32, why: Reason) {
     // SAFETY: `q` is a statement that is about to start (contract of ExecutorStart_hook). The calls
     // may raise: nothing that needs a drop is alive in this frame.
     unsafe {
+        deferred::before_plan((*q).plannedstmt);
         match PREVIOUS.get().start {
             Some(prev) => prev(q, eflags),
             None => raw::standard_ExecutorStart(q, eflags),

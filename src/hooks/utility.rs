@@ -1,7 +1,7 @@
 //! Utility commands: options of tables, what mixedcc refuses, and what must follow a change of a
 //! table's definition.
 
-use crate::access::{altered, mixture};
+use crate::access::{altered, deferred, mixture};
 use crate::admin::annotate;
 use crate::admin::options::{self, Apply, PROVIDER};
 use crate::pg::previous::PREVIOUS;
@@ -99,6 +99,9 @@ unsafe extern "C-unwind" fn process(
         if isolation::is_asked() {
             check_as_asked((*(*pstmt).utilityStmt).type_);
         }
+        if may_look((*(*pstmt).utilityStmt).type_) {
+            deferred::make_all();
+        }
         if levels::concern((*pstmt).utilityStmt).is_some() {
             levels::process(pstmt, query, read_only, context, params, env, dest, completion);
         } else if concerns_us((*(*pstmt).utilityStmt).type_) {
@@ -117,6 +120,23 @@ unsafe extern "C-unwind" fn process(
         xact::note_end_of_statement();
         xact::rests::between_statements();
     }
+}
+
+/// May the command itself look at tables, or change them? What it runs in the executor comes there.
+fn may_look(tag: NodeTag) -> bool {
+    use NodeTag::*;
+    !matches!(
+        tag,
+        T_TransactionStmt
+            | T_VariableSetStmt
+            | T_VariableShowStmt
+            | T_PrepareStmt
+            | T_ExecuteStmt
+            | T_DeallocateStmt
+            | T_DeclareCursorStmt
+            | T_FetchStmt
+            | T_ClosePortalStmt
+    )
 }
 
 /// A command of a transaction that was asked for as SERIALIZABLE on a standby (INV-AS-ASKED). What

@@ -22,6 +22,10 @@ pub enum Fault {
     RowComparison,
     /// A scan that ends early does not protect the last row that it returned.
     LimitTooLittle,
+    /// Statements look at tables beside additions that wait.
+    LooksBesideDeferred,
+    /// An addition outlives the rollback to a savepoint.
+    DeferredOutlives,
     /// A look-up of a row that is to be written looks at none of its columns.
     WrittenByColumn,
     /// Whole rows and system columns are not looked at.
@@ -149,6 +153,8 @@ mod switch {
         ("first_of_array", Fault::FirstOfArray),
         ("row_comparison", Fault::RowComparison),
         ("limit_too_little", Fault::LimitTooLittle),
+        ("looks_beside_deferred", Fault::LooksBesideDeferred),
+        ("deferred_outlives", Fault::DeferredOutlives),
         ("written_by_column", Fault::WrittenByColumn),
         ("whole_row_forgotten", Fault::WholeRowForgotten),
         ("list_forgotten", Fault::ListForgotten),

@@ -272,6 +272,8 @@ pub static OLD_SNAPSHOT_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(0);
 /// Length of the periods in which tables learn which columns change, in milliseconds; 0: they do
 /// not.
 pub static COLUMN_PERIOD_MS: GucSetting<i32> = GucSetting::<i32>::new(0);
+/// May additions by key wait until their transaction looks at the row, or ends?
+pub static DEFER_ADDITIONS: GucSetting<bool> = GucSetting::<bool>::new(false);
 /// Are stop events on?
 pub static STOP_EVENTS: GucSetting<bool> = GucSetting::<bool>::new(false);
 
@@ -618,6 +620,14 @@ pub fn init() {
         c"Runs simple statements by primary key on mixedcc tables without the executor's nodes.",
         c"The view mixedcc.bypass tells how many take it, and why others do not.",
         &ENABLE_BYPASS,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"mixedcc.defer_additions",
+        c"Lets SERIALIZABLE updates that add to columns of a row wait until their transaction ends, or looks at the row.",
+        c"For UPDATE ... SET x = x + c by primary key. The row is locked at the end only. An overflow may be an error of COMMIT.",
+        &DEFER_ADDITIONS,
         GucContext::Userset,
         GucFlags::default(),
     );

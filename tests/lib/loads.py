@@ -83,6 +83,9 @@ class Load:
     # Do SERIALIZABLE transactions run at REPEATABLE READ, by mixedcc.serializable_at?
     at_repeatable_read = False
 
+    # May additions of SERIALIZABLE transactions wait, by mixedcc.defer_additions?
+    defers = False
+
     def __init__(self, read_tables, write_tables, keys=12, levels=None, length=6, killed=False):
         self.read_tables = read_tables
         self.write_tables = write_tables
@@ -126,6 +129,8 @@ class Client:
             settings += " -c mixedcc.mixed_serializable=serializable -c enable_seqscan=off"
         if self.load.at_repeatable_read:
             settings += " -c mixedcc.serializable_at=repeatable\\ read"
+        if self.load.defers:
+            settings += " -c mixedcc.defer_additions=on"
         self.connection = connect(self.database, options=settings)
         self.cursor = self.connection.cursor()
 
@@ -226,6 +231,11 @@ class Client:
             if seen is None:
                 return self.absent(table, key)
             return self.log("update", table, k=key, append=append, saw=seen)
+        if self.load.defers and self.random.random() < 0.6:
+            self.execute(f"UPDATE {table} SET l = l || %s::bigint WHERE k = %s", append, key)
+            if self.cursor.rowcount:
+                return self.log("update", table, k=key, append=append)
+            return self.absent(table, key)
         if self.level != "read committed" and self.native(table):
             return self.native_update(table, key, append)
         rows = self.execute(f"UPDATE {table} SET l = l || %s::bigint WHERE k = %s RETURNING l", append, key)

@@ -53,6 +53,12 @@ impl Drop for Wanted<'_> {
 const SHORT: u32 = 200;
 
 impl Txn {
+    /// Would this transaction have to wait for the row's lock now? A hint: the next moment may
+    /// tell another answer.
+    pub fn is_locked_by_others(&self, r: RecordRef, mode: Mode) -> bool {
+        r.rec.lock.conflicting(self.slot, mode).is_some()
+    }
+
     /// Locks a record. `read`: the lock protects a read, so it outlives its subtransaction.
     pub fn lock_record(
         &mut self,

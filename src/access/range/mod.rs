@@ -7,7 +7,7 @@
 //! the protocols, because all versions have the same key.
 
 use crate::access::fetch::Fetch;
-use crate::access::{index_lookup, looked, primary, protect, tuple, visible};
+use crate::access::{deferred, index_lookup, looked, primary, protect, tuple, visible};
 use crate::keys::bounds::{self, Exact, Interval};
 use crate::pg::{compat, expr, relations, Tid};
 use crate::state::platform::{self, PG};
@@ -336,6 +336,7 @@ pub unsafe fn open(s: *mut RangeScan, rel: pg_sys::Relation, index: pg_sys::Oid,
     // SAFETY: `s` was made by `prepare_alone` and does not run; `rel` is open, and `estate` is the
     // execution's (contract of this function). The index exists while its table is locked.
     unsafe {
+        deferred::before_look((*rel).rd_id);
         let s = &mut *s;
         (s.rel, s.snapshot, s.uncounted) = (rel, (*estate).es_snapshot, 0);
         s.index = relations::entry_unguarded(index);

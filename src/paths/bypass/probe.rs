@@ -2,9 +2,12 @@
 
 use super::exec::Exec;
 use super::program::{Key, Program};
-use crate::access::{indexscan, lookup, primary, tuple};
+use crate::access::lookup::Found;
+use crate::access::{deferred, indexscan, lookup, primary, tuple};
 use crate::pg::{expr, raw, Tid};
 use crate::state::rel;
+use crate::state::xact::{self, Mode};
+use mixedcc_engine::range::Columns;
 use pgrx::pg_sys::{self, Datum, Oid};
 
 const MAX: usize = lookup::MOST_COLUMNS;
@@ -20,16 +23,68 @@ pub unsafe fn find(p: *mut Program, x: *mut Exec, table: pg_sys::Relation, for_w
     unsafe {
         let mut values = [Datum::from(0); MAX];
         let values = &mut values[..(*p).n_keys];
-        for (c, v) in values.iter_mut().enumerate() {
-            let null;
-            (*v, null) = expr::evaluate((*(*p).keys.add(c)).value, (*p).econtext);
-            if null {
-                return false; // equals nothing
-            }
+        if !evaluate(p, values) {
+            return false; // equals nothing
+        }
+        if deferred::any() {
+            before_look(p, table, values, if for_write { Columns::ALL } else { (*p).looked });
         }
         match by_primary(p, x, table, values, for_write) {
             Some(found) => found,
             None => by_index(p, x, table, values, for_write),
+        }
+    }
+}
+
+/// The values of the program's key; false: one of them is NULL.
+#[inline]
+unsafe fn evaluate(p: *mut Program, values: &mut [Datum]) -> bool {
+    // SAFETY: `p` runs (contract of `find`), and has as many keys.
+    unsafe {
+        for (c, v) in values.iter_mut().enumerate() {
+            let null;
+            (*v, null) = expr::evaluate((*(*p).keys.add(c)).value, (*p).econtext);
+            if null {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// The row with the program's key as it is now, neither protected nor remembered, at SERIALIZABLE.
+/// `None`: it must be looked up.
+///
+/// # Safety
+/// As for [`find`].
+pub unsafe fn find_anyhow(p: *mut Program, table: pg_sys::Relation) -> Option<Found> {
+    // SAFETY: as for `find`.
+    unsafe {
+        let mut values = [Datum::from(0); MAX];
+        let values = &mut values[..(*p).n_keys];
+        if xact::mode() != Mode::Serializable || !evaluate(p, values) {
+            return None;
+        }
+        let info = rel::info(table);
+        let pk = primary::usable(table, info).filter(|pk| pk.index == (*p).index)?;
+        xact::writing();
+        deferred::find(info, pk, &Values(values, (*p).keys))
+    }
+}
+
+/// The row of a key is about to be looked at, and these columns of it (INV-DEFERRED).
+#[cold]
+unsafe fn before_look(p: *mut Program, table: pg_sys::Relation, values: &[Datum], looked: Columns) {
+    // SAFETY: as for `find`.
+    unsafe {
+        if !deferred::meets((*p).table, None, looked) {
+            return;
+        }
+        let info = rel::info(table);
+        let pk = primary::usable(table, info).filter(|pk| pk.index == (*p).index);
+        let found = pk.and_then(|pk| deferred::find(info, pk, &Values(values, (*p).keys)));
+        if found.is_none_or(|f| deferred::meets((*p).table, Some((f.r.table.id, f.r.no)), looked)) {
+            deferred::before_look((*p).table);
         }
     }
 }

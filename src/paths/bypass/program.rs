@@ -79,6 +79,12 @@ pub struct Program {
     pub n_sets: usize,
     /// The same as a set.
     pub sets_of: Columns,
+    /// UPDATE that may be deferred (`access/deferred.rs`): its new values, or null.
+    pub added: *mut List,
+    /// See `added`: their columns, and those that the statement returns.
+    pub added_to: *mut List,
+    /// See `added_to`.
+    pub returned: Columns,
     /// Columns (from 1) that may not be NULL.
     pub not_null: *mut i16,
     /// See `not_null`.

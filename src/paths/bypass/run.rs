@@ -2,6 +2,7 @@
 
 use super::exec::{self, Exec};
 use super::program::Program;
+use crate::access::deferred;
 use super::{counts, probe, select, triggers, write, Reason};
 use crate::pg::{compat, expr, raw};
 use pgrx::pg_sys::{self, CmdType};
@@ -172,6 +173,9 @@ unsafe fn write_found(
     unsafe {
         if !(*p).range.is_null() {
             write::range(p, x, rel, dest, count);
+            return None;
+        }
+        if deferred::is_wanted() && !(*p).added.is_null() && write::defer(p, x, rel, dest) {
             return None;
         }
         if !probe::find(p, x, rel, true) {

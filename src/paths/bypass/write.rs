@@ -4,8 +4,8 @@ use super::exec::Exec;
 use super::indexes;
 use super::program::Program;
 use super::run::send;
-use super::{select, triggers};
-use crate::access::{lock, visible, write};
+use super::{probe, select, triggers};
+use crate::access::{deferred, lock, tuple, visible, write};
 use crate::pg::{self, compat, expr, raw, Tid};
 use crate::state::{rel, xact};
 use pgrx::pg_sys::panic::ErrorReport;
@@ -227,6 +227,49 @@ pub unsafe fn update(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest:
                 return Written::Nothing;
             }
         }
+    }
+}
+
+/// Notes the UPDATE of an addition, to be made later; false: it must be run now.
+///
+/// # Safety
+/// As for [`insert`].
+pub unsafe fn defer(
+    p: *mut Program,
+    x: *mut Exec,
+    rel: pg_sys::Relation,
+    dest: *mut pg_sys::DestReceiver,
+) -> bool {
+    // SAFETY: `p` runs with the state `x`, and `rel` is its open table: contract of this function.
+    // `new` makes a row of the table's row type.
+    unsafe {
+        let Some(found) = probe::find_anyhow(p, rel) else { return false };
+        if deferred::meets((*p).table, Some((found.r.table.id, found.r.no)), (*p).returned) {
+            return false; // what it returns is what waits (INV-DEFERRED)
+        }
+        tuple::store((*p).row, (*p).table, Tid::Record(found.r.no), found.version.as_ptr());
+        let e = &raw mut (*x).estate;
+        let (list, columns, sets, returned) = ((*p).added, (*p).added_to, (*p).sets_of, (*p).returned);
+        let mut slot = std::ptr::null_mut();
+        let noted = deferred::note(deferred::Statement {
+            rel,
+            found,
+            list,
+            columns,
+            sets,
+            returned,
+            params: (*e).es_param_list_info,
+            cid: (*e).es_output_cid,
+            tries: &mut || {
+                (*(*p).econtext).ecxt_scantuple = (*p).row;
+                slot = expr::project((*p).new);
+                check(p, rel, slot);
+            },
+        });
+        if noted {
+            done(p, x, slot, dest);
+        }
+        noted
     }
 }
 

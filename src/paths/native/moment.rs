@@ -1,5 +1,6 @@
 //! The moment of a call.
 
+use crate::access::deferred;
 use crate::pg;
 use crate::pg::errors::complain;
 use crate::state::{platform, xact};
@@ -23,6 +24,7 @@ pub unsafe fn begin(room: *mut pg_sys::SnapshotData) -> pg_sys::Snapshot {
         if !pg::raw::ActiveSnapshotSet() {
             complain(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "there is no snapshot", "");
         }
+        deferred::make_all();
         pg::raw::CommandCounterIncrement();
         let active = pg::raw::GetActiveSnapshot();
         let cid = pg::raw::GetCurrentCommandId(false);
@@ -48,7 +50,7 @@ pub unsafe fn begin_quickly() -> Option<pg_sys::Snapshot> {
     // SAFETY: within a transaction: contract of this function. The active snapshot was found to be
     // set. An ERROR jumps over this frame, which owns nothing.
     unsafe {
-        if pg_sys::InterruptPending != 0 || !platform::is_outside() || !pg::raw::ActiveSnapshotSet() {
+        if deferred::any() || pg_sys::InterruptPending != 0 || !platform::is_outside() || !pg::raw::ActiveSnapshotSet() {
             return None;
         }
         pg::raw::CommandCounterIncrement();

@@ -1,6 +1,6 @@
 //! INSERT, UPDATE, DELETE and row locks.
 
-use crate::access::{lock, write};
+use crate::access::{deferred, lock, write};
 use crate::pg::Tid;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -79,7 +79,10 @@ pub unsafe extern "C-unwind" fn delete(
     changing_part: bool,
 ) -> pg_sys::TM_Result::Type {
     // SAFETY: `rel` is open and locked, `tid` readable, `tmfd` writable (tableam.h: tuple_delete).
-    unsafe { write::delete(rel, Tid::read(&*tid), cid, snapshot, crosscheck, tmfd, changing_part) }
+    unsafe {
+        deferred::before_look((*rel).rd_id);
+        write::delete(rel, Tid::read(&*tid), cid, snapshot, crosscheck, tmfd, changing_part)
+    }
 }
 
 /// # Safety
@@ -98,5 +101,8 @@ pub unsafe extern "C-unwind" fn tuple_lock(
 ) -> pg_sys::TM_Result::Type {
     // SAFETY: `rel` is open and locked, `slot` one of `slot_callbacks`, `tmfd` writable (tableam.h:
     // tuple_lock).
-    unsafe { lock::lock(rel, tid, snapshot, slot, cid, mode, policy, flags, tmfd) }
+    unsafe {
+        deferred::before_look((*rel).rd_id);
+        lock::lock(rel, tid, snapshot, slot, cid, mode, policy, flags, tmfd)
+    }
 }

@@ -1,7 +1,7 @@
 //! Fetching rows by TID: for index scans, triggers, the executor's refetches.
 
 use crate::access::fetch::Fetch;
-use crate::access::{hollow, indexscan, protect, rowmarks, tuple, visible};
+use crate::access::{deferred, hollow, indexscan, protect, rowmarks, tuple, visible};
 use crate::pg::Tid;
 use crate::state::errors::ok;
 use crate::state::platform::PG;
@@ -22,6 +22,7 @@ pub unsafe extern "C-unwind" fn begin(rel: pg_sys::Relation) -> *mut pg_sys::Ind
     // SAFETY: `rel` is open and locked (tableam.h: index_fetch_begin), longer than the fetch lives.
     unsafe {
         crate::state::platform::outside();
+        deferred::before_look((*rel).rd_id);
         hollow::serve(rel, rel::info(rel));
         Fetch::new(rel).cast()
     }
@@ -213,6 +214,7 @@ pub unsafe extern "C-unwind" fn row_version(
     // (INV-RETIRE).
     unsafe {
         crate::state::platform::outside();
+        deferred::before_look((*rel).rd_id);
         let snapshot = rowmarks::snapshot_of(slot).unwrap_or(snapshot);
         match find(rel, Tid::read(&*tid), snapshot) {
             Some((v, tid)) if asks_whose(tid) => {

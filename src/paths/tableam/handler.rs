@@ -1,6 +1,6 @@
 //! The access method's handler: wires the callbacks, and nothing else.
 
-use crate::access::write;
+use crate::access::{deferred, write};
 use crate::paths::tableam::{
     analyze, cluster, dml, fetch, index, relation, sample, scan, shared_scan, tablespace, vacuum,
 };
@@ -47,7 +47,10 @@ impl compat::Callbacks for Method {
     ) -> pg_sys::TM_Result::Type {
         // SAFETY: the arguments are those of tuple_update in tableam.h: contract of
         // `Callbacks::update`.
-        unsafe { write::update(rel, Tid::read(&*tid), slot, cid, snapshot, crosscheck, tmfd, lockmode, moved) }
+        unsafe {
+            deferred::before_look((*rel).rd_id);
+            write::update(rel, Tid::read(&*tid), slot, cid, snapshot, crosscheck, tmfd, lockmode, moved)
+        }
     }
     unsafe fn sample_block(scan: pg_sys::TableScanDesc, block: pg_sys::BlockNumber) -> bool {
         // SAFETY: a scan of the access method was made by `scan::begin`: contract of

@@ -5,7 +5,7 @@ use super::{analyze, shared_scan};
 use crate::access::quick::Quick;
 use crate::access::seqscan::{self, Wanted};
 use crate::access::visible::Why;
-use crate::access::{altered, hollow, partitions, statements, tuple, visible};
+use crate::access::{altered, deferred, hollow, partitions, statements, tuple, visible};
 use crate::pg::errors;
 use crate::pg::{compat, expr, tid_bound, Tid, ROWS};
 use crate::state::rel::{self, RelInfo};
@@ -98,6 +98,7 @@ pub unsafe extern "C-unwind" fn begin(
             errors::unsupported("mixedcc tables do not support scan keys", "");
         }
         crate::state::platform::outside();
+        deferred::before_look((*rel).rd_id);
         if !pscan.is_null() {
             shared_scan::attach(pscan);
             if is_mvcc(snapshot) {

@@ -47,6 +47,10 @@ def configurations():
         load = Load(["a", "b"], ["a", "b"], levels=ALL_LEVELS)
         load.prepares = 0.5
         yield f"prepared, {name}", SINGLE[name], SINGLE[name], load
+    for name in map(protocols.patient, protocols.ALL):
+        load = Load(["a", "b"], ["a", "b"], levels=ALL_LEVELS)
+        load.defers, load.prepares = True, 0.2
+        yield f"deferred, {name}", SINGLE[name], SINGLE[name], load
     first = PAIRED[protocols.ALL[0]]
     yield "all levels, partitions of all protocols", first, first, Load(["a", "b"], ["a", "b"], levels=ALL_LEVELS)
 

@@ -1,11 +1,12 @@
 //! What a program writes: the new row of INSERT and UPDATE, and what it must fulfil.
 
 use super::{copied, zeroed, Program};
-use crate::access::looked;
+use crate::access::{deferred, looked};
 use crate::paths::bypass::plan::{self, Shape};
 use crate::paths::bypass::Reason;
 use crate::pg::compat::{attribute, is_enforced};
 use crate::state::rel;
+use mixedcc_engine::range::Columns;
 use pgrx::pg_sys::{self, CmdType, List, NodeTag};
 use pgrx::PgList;
 
@@ -42,6 +43,7 @@ pub unsafe fn new_row(
             if (*p).own_rows && (!shape.returning.is_null() || !(*p).range.is_null()) {
                 return Err(Reason::Triggers);
             }
+            additions(p, table, shape);
         } else {
             fits(shape.list, desc)?;
             rows(p, &shape.rows);
@@ -67,6 +69,30 @@ pub unsafe fn new_row(
             (*p).n_checks += 1;
         }
         Ok(())
+    }
+}
+
+/// May the UPDATE be deferred? It adds to columns of the row of a key, and returns no column that
+/// it changes.
+unsafe fn additions(p: *mut Program, table: pg_sys::Relation, shape: &Shape) {
+    // SAFETY: `new_row` makes `p`, with its conditions, and `table` is open. `shape` has copies of
+    // valid lists.
+    unsafe {
+        let constr = (*(*table).rd_att).constr;
+        let checked = !constr.is_null() && (*constr).num_check > 0;
+        let plain = (*p).range.is_null() && (*p).rest.is_null() && !checked && !(*p).own_rows;
+        if !plain || !deferred::shape::is_addition(shape.list, shape.columns) {
+            return;
+        }
+        let returned = if shape.returning.is_null() {
+            Columns::NONE
+        } else {
+            looked::by_lists(rel::info(table), shape.rti, &[shape.returning])
+        };
+        if returned.meet((*p).sets_of) {
+            return;
+        }
+        ((*p).added, (*p).added_to, (*p).returned) = (shape.list, shape.columns, returned);
     }
 }
 

@@ -1,0 +1,365 @@
+//! Deferred additions: an UPDATE of one row by its key that adds to its columns, and is made when
+//! its transaction ends, or looks at the row (docs/design/columns.md, C3). So the row is locked,
+//! or to be unchanged, for the end of the transaction alone.
+//!
+//! **INV-DEFERRED**: An addition that was noted is made before a statement of its transaction
+//! looks at the row's table, but by the keys of other rows or at other columns; and before the
+//! transaction commits or is prepared. What a rollback to a savepoint undoes is noted again, if
+//! the savepoint came after the note. So the database is as if the statement had come then.
+//! What its answer has told, that there is such a row and what is in other columns, is compared
+//! then. If that has changed, the transaction fails.
+
+use crate::access::{lookup, tuple, write};
+use crate::pg::errors::complain;
+use crate::pg::faults::{self, Fault};
+use crate::pg::local::Local;
+use crate::pg::{compat, expr, guc, relations, Tid};
+use crate::state::platform::PG;
+use crate::state::{rel, xact};
+use mixedcc_engine::lock::Mode as LockMode;
+use mixedcc_engine::range::Columns;
+use mixedcc_engine::record::Version;
+use mixedcc_engine::RecordRef;
+use pgrx::pg_sys::{self, Oid};
+use pgrx::prelude::*;
+use std::ptr::NonNull;
+
+pub mod shape;
+
+/// When so many wait, all are made.
+const MOST: usize = 64;
+
+/// An addition.
+struct Note {
+    table: Oid,
+    /// The engine's table, and the record.
+    row: (u64, u64),
+    /// The command that has noted it.
+    cid: pg_sys::CommandId,
+    /// The new values, without parameters, and the numbers of their columns.
+    list: *mut pg_sys::List,
+    columns: *mut pg_sys::List,
+    /// The columns.
+    sets: Columns,
+    /// The row that the statement has returned columns of, and these; null if it has not.
+    returned: (pg_sys::HeapTuple, Columns),
+    /// Depth of the subtransaction that has noted it.
+    noted: u32,
+    /// Depth of the one that has made it; 0: it waits.
+    made: u32,
+}
+
+/// Of the transaction: additions that wait, and those that a rollback would let wait again.
+static NOTES: Local<Vec<Note>> = Local::new(Vec::new());
+/// Of the transaction: how many wait.
+static WAITING: Local<usize> = Local::new(0);
+/// Of the transaction: the memory of the notes, or null. It goes with the transaction.
+static MEMORY: Local<pg_sys::MemoryContext> = Local::new(std::ptr::null_mut());
+
+fn notes() -> &'static mut Vec<Note> {
+    // SAFETY: one thread, and no caller keeps the reference over a call that may come back here.
+    unsafe { NOTES.get_mut() }
+}
+
+fn count() {
+    WAITING.set(notes().iter().filter(|n| n.made == 0).count());
+}
+
+/// Does an addition wait?
+#[inline]
+pub fn any() -> bool {
+    WAITING.get() > 0
+}
+
+/// May statements be deferred now?
+#[inline]
+pub fn is_wanted() -> bool {
+    guc::DEFER_ADDITIONS.get()
+}
+
+/// A statement that may be deferred: its row as it is now.
+pub struct Statement<'a> {
+    /// The table, which is open.
+    pub rel: pg_sys::Relation,
+    /// The row.
+    pub found: lookup::Found,
+    /// Its new values and their columns.
+    pub list: *mut pg_sys::List,
+    pub columns: *mut pg_sys::List,
+    pub sets: Columns,
+    /// The columns that it returns.
+    pub returned: Columns,
+    pub params: pg_sys::ParamListInfo,
+    pub cid: pg_sys::CommandId,
+    /// Makes the new row of the row as it is now, to see that it can be made.
+    pub tries: &'a mut dyn FnMut(),
+}
+
+/// Notes an addition; false: the statement has to be run now.
+///
+/// # Safety
+/// An open table of ours and a row of it, lists of `shape::is_addition`, valid parameters or null.
+/// An ERROR unwinds.
+pub unsafe fn note(s: Statement) -> bool {
+    let r = s.found.r;
+    if r.partition().protocols().locks_partitions() {
+        return false; // it has the partition to its end in any case
+    }
+    if WAITING.get() >= MOST {
+        // SAFETY: the contract of this function.
+        unsafe { make_all() };
+    }
+    // SAFETY: the contract of this function. All that is kept is copied into the memory of the
+    // notes, which lives as long as they.
+    unsafe {
+        if MEMORY.get().is_null() {
+            MEMORY.set(pg_sys::AllocSetContextCreateInternal(
+                pg_sys::TopTransactionContext,
+                c"mixedcc deferred additions".as_ptr(),
+                pg_sys::ALLOCSET_SMALL_MINSIZE as usize,
+                pg_sys::ALLOCSET_SMALL_INITSIZE as usize,
+                pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
+            ));
+        }
+        let before = pg_sys::MemoryContextSwitchTo(MEMORY.get());
+        let list = shape::with_values(s.list, s.params);
+        let columns = pg_sys::list_copy(s.columns);
+        let returned = if s.returned == Columns::NONE {
+            std::ptr::null_mut()
+        } else {
+            pg_sys::heap_copytuple(&mut tuple::as_tuple(s.found.version.as_ptr(), Tid::Record(r.no), s.oid()))
+        };
+        pg_sys::MemoryContextSwitchTo(before);
+        let Some(list) = list else { return false };
+        (s.tries)();
+        notes().push(Note {
+            table: s.oid(),
+            row: (r.table.id, r.no),
+            cid: s.cid,
+            list,
+            columns,
+            sets: s.sets,
+            returned: (returned, s.returned),
+            noted: xact::depth(),
+            made: 0,
+        });
+    }
+    count();
+    true
+}
+
+impl Statement<'_> {
+    fn oid(&self) -> Oid {
+        // SAFETY: the table is open (contract of `note`).
+        unsafe { (*self.rel).rd_id }
+    }
+}
+
+/// Does an addition to columns at which a statement looks in a row of this table wait? `row`: the
+/// record; `None`: any.
+pub fn meets(table: Oid, row: Option<(u64, u64)>, looked: Columns) -> bool {
+    let meets = |n: &Note| n.table == table && row.is_none_or(|r| r == n.row) && looked.meet(n.sets);
+    any() && notes().iter().any(|n| n.made == 0 && meets(n))
+}
+
+/// A statement, or somebody else, is about to look at a table (INV-DEFERRED).
+///
+/// # Safety
+/// Within a transaction. An ERROR jumps over this frame.
+#[inline]
+pub unsafe fn before_look(table: Oid) {
+    if any() && !faults::on(Fault::LooksBesideDeferred) {
+        // SAFETY: the contract of this function.
+        unsafe { make_those(&mut |n| n.table == table) }
+    }
+}
+
+/// Makes all additions that wait.
+///
+/// # Safety
+/// As for [`before_look`].
+#[inline]
+pub unsafe fn make_all() {
+    if any() {
+        // SAFETY: the contract of this function.
+        unsafe { make_those(&mut |_| true) }
+    }
+}
+
+/// The executor is about to start a plan: its tables are looked at, and more than these in parallel
+/// workers.
+///
+/// # Safety
+/// A valid plan; as for [`before_look`].
+pub unsafe fn before_plan(stmt: *mut pg_sys::PlannedStmt) {
+    if !any() {
+        return;
+    }
+    // SAFETY: `stmt` is a valid plan, whose range table is a list of such entries.
+    unsafe {
+        if (*stmt).parallelModeNeeded {
+            return make_all();
+        }
+        let n = pg_sys::list_length((*stmt).rtable);
+        for i in 0..n {
+            let e = pg_sys::list_nth((*stmt).rtable, i).cast::<pg_sys::RangeTblEntry>();
+            before_look((*e).relid);
+        }
+    }
+}
+
+/// Makes those of the additions that wait.
+#[pg_guard]
+#[cold]
+#[allow(improper_ctypes_definitions)] // called from here only
+unsafe extern "C-unwind" fn make_those(these: &mut dyn FnMut(&Note) -> bool) {
+    loop {
+        let mut wanted = notes().iter().enumerate().filter(|(_, n)| n.made == 0 && these(n)).map(|(i, _)| i);
+        let Some(first) = wanted.next() else { return };
+        // Who waits for a lock should hold as few others as can be: rows that others have come
+        // first. Additions to one row keep their order.
+        let i = std::iter::once(first).chain(wanted).find(|i| is_busy(&notes()[*i])).map_or(first, of_its_row);
+        // SAFETY: the table of a note is locked to the end of the subtransaction that noted it.
+        unsafe { make(i) };
+        notes()[i].made = xact::depth();
+        let done = |n: &Note| n.made != 0 && n.made <= n.noted;
+        notes().retain(|n| !done(n));
+        count();
+    }
+}
+
+/// The first addition to the same row that waits.
+fn of_its_row(i: usize) -> usize {
+    let (all, row) = (notes(), notes()[i].row);
+    all.iter().position(|n| n.made == 0 && n.row == row).unwrap_or(i)
+}
+
+/// Does another transaction hold the row's lock?
+fn is_busy(n: &Note) -> bool {
+    let Some(r) = rel::by_table_id(n.row.0).and_then(|i| RecordRef::find(i.table, n.row.1)) else { return false };
+    xact::txn().is_locked_by_others(r, LockMode::NoKeyUpdate)
+}
+
+/// Makes an addition: the row is locked as for any UPDATE, and its newest version is added to.
+unsafe fn make(i: usize) {
+    // SAFETY: the note's table is locked since it was noted, so its definition is the same. What is
+    // allocated goes with `memory`; slots and context are given back, or go with the transaction.
+    unsafe {
+        let n = &notes()[i];
+        let (table, (table_id, no), cid, sets, returned) = (n.table, n.row, n.cid, n.sets, n.returned);
+        let (list, columns) = (n.list, n.columns);
+        let rel = relations::entry(table);
+        let info = rel::info(rel);
+        let Some(r) = (info.table.id == table_id).then(|| RecordRef::find(info.table, no)).flatten() else { changed() };
+        let memory = pg_sys::AllocSetContextCreateInternal(
+            pg_sys::CurrentMemoryContext,
+            c"mixedcc addition".as_ptr(),
+            pg_sys::ALLOCSET_SMALL_MINSIZE as usize,
+            pg_sys::ALLOCSET_SMALL_INITSIZE as usize,
+            pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
+        );
+        let before = pg_sys::MemoryContextSwitchTo(memory);
+        let desc = pg_sys::CreateTupleDescCopyConstr((*rel).rd_att);
+        let row = pg_sys::MakeSingleTupleTableSlot(desc, &raw const pg_sys::TTSOpsHeapTuple);
+        let new = pg_sys::MakeSingleTupleTableSlot(desc, &raw const pg_sys::TTSOpsVirtual);
+        let c = pg_sys::CreateStandaloneExprContext();
+        let null = std::ptr::null_mut();
+        let adds = pg_sys::ExecBuildUpdateProjection(list, true, columns, desc, c, new, null);
+        write::update_anew(rel, info, r, cid, sets, &mut |old: NonNull<Version>| {
+            tuple::store(row, table, Tid::Record(no), old.as_ptr());
+            if !returned.0.is_null() && differ(desc, returned, row) {
+                changed();
+            }
+            (*c).ecxt_scantuple = row;
+            expr::project(adds)
+        });
+        pg_sys::FreeExprContext(c, true);
+        pg_sys::ExecDropSingleTupleTableSlot(new);
+        pg_sys::ExecDropSingleTupleTableSlot(row);
+        pg_sys::MemoryContextSwitchTo(before);
+        pg_sys::MemoryContextDelete(memory);
+        pg_sys::RelationClose(rel);
+    }
+}
+
+/// Has a column that was returned another value in the row as it is now?
+unsafe fn differ(
+    desc: pg_sys::TupleDesc,
+    (before, columns): (pg_sys::HeapTuple, Columns),
+    row: *mut pg_sys::TupleTableSlot,
+) -> bool {
+    // SAFETY: the caller has a tuple and a slot of the row type `desc`.
+    unsafe {
+        let of = |tuple: pg_sys::HeapTuple, no: i32| {
+            let mut null = false;
+            let value = pg_sys::heap_getattr(tuple, no, desc, &mut null);
+            (!null).then_some(value)
+        };
+        let now = pg_sys::ExecFetchSlotHeapTuple(row, false, std::ptr::null_mut());
+        (1..=(*desc).natts).filter(|no| columns.meet(Columns::of(*no as u32))).any(|no| {
+            let a = compat::attribute(desc, no as usize - 1);
+            match (of(before, no), of(now, no)) {
+                (None, None) => false,
+                (Some(x), Some(y)) => !crate::pg::same(x, y, a.attbyval, a.attlen as i32),
+                _ => true,
+            }
+        })
+    }
+}
+
+/// What a deferred statement has told is true no more.
+#[cold]
+fn changed() -> ! {
+    complain(
+        PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+        "could not serialize access due to concurrent update",
+        "The transaction might succeed if retried.",
+    );
+}
+
+/// The row of a key as it is now, if the transaction has not written it. It is neither protected
+/// nor remembered. `None`: there is none, or that cannot be told.
+///
+/// # Safety
+/// As for [`lookup::by_key`].
+pub unsafe fn find<K: lookup::Key + ?Sized>(
+    info: &rel::RelInfo,
+    pk: &rel::PrimaryKey,
+    key: &K,
+) -> Option<lookup::Found> {
+    // SAFETY: the contract of this function.
+    let record = |no| RecordRef::find(info.table, no).filter(|r| xact::txn().last_write(*r).is_none());
+    let newest = |r: RecordRef| {
+        let (version, _) = crate::state::errors::ok(xact::txn().newest(&PG, r.rec))?;
+        // SAFETY: the version was reached under our pin (INV-RETIRE).
+        (!unsafe { version.as_ref() }.is_tombstone()).then_some(lookup::Found { r, version })
+    };
+    // SAFETY: the contract of this function.
+    unsafe { lookup::records(info, pk, key) }?.into_iter().filter_map(record).find_map(newest)
+}
+
+/// A subtransaction has committed: what was noted and made in it is its parent's.
+pub fn commit_subtransaction(level: u32) {
+    for n in notes().iter_mut() {
+        n.noted = n.noted.min(level - 1);
+        n.made = n.made.min(level - 1);
+    }
+    notes().retain(|n| n.made == 0 || n.made > n.noted);
+    count();
+}
+
+/// A subtransaction was aborted: what was noted in it goes, and what was made in it waits again.
+pub fn abort_subtransactions(level: u32) {
+    notes().retain(|n| n.noted < level || faults::on(Fault::DeferredOutlives));
+    for n in notes().iter_mut().filter(|n| n.made >= level) {
+        n.made = 0;
+    }
+    count();
+}
+
+/// The transaction has ended.
+pub fn end_transaction() {
+    notes().clear();
+    WAITING.set(0);
+    MEMORY.set(std::ptr::null_mut()); // it goes with the transaction
+}
