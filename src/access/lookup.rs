@@ -141,7 +141,8 @@ unsafe fn encode<K: Key + ?Sized>(info: &RelInfo, pk: &PrimaryKey, key: &K, out:
     }
 }
 
-/// The records that have a key, whoever sees them. `None`: only PostgreSQL's operators can tell.
+/// The records that have a key, whether or not the transaction sees them. `None`: only
+/// PostgreSQL's operators can tell.
 ///
 /// # Safety
 /// As for [`by_key`].

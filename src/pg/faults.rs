@@ -24,6 +24,8 @@ pub enum Fault {
     LimitTooLittle,
     /// Statements look at tables beside additions that wait.
     LooksBesideDeferred,
+    /// What the statement of a deferred addition has returned is not compared.
+    AnswersForgotten,
     /// An addition outlives the rollback to a savepoint.
     DeferredOutlives,
     /// A look-up of a row that is to be written looks at none of its columns.
@@ -154,6 +156,7 @@ mod switch {
         ("row_comparison", Fault::RowComparison),
         ("limit_too_little", Fault::LimitTooLittle),
         ("looks_beside_deferred", Fault::LooksBesideDeferred),
+        ("answers_forgotten", Fault::AnswersForgotten),
         ("deferred_outlives", Fault::DeferredOutlives),
         ("written_by_column", Fault::WrittenByColumn),
         ("whole_row_forgotten", Fault::WholeRowForgotten),

@@ -4,11 +4,11 @@
 use pgrx::pg_sys::{self, Node, NodeTag};
 use pgrx::PgList;
 
-/// Of smallint, integer, bigint, real, double precision, numeric and money: column + c (pg_proc.dat).
+/// Of smallint, integer, bigint, real, double precision, numeric and money: column + c
+/// (pg_proc.dat).
 const PLUS: [u32; 15] = [176, 177, 178, 179, 463, 1274, 1278, 837, 841, 1724, 204, 218, 281, 285, 894];
 /// The same: column - c; and array_append, array_cat, textcat.
-const MINUS: [u32; 18] =
-    [180, 181, 182, 183, 464, 1279, 1275, 838, 842, 1725, 205, 219, 282, 286, 895, 378, 383, 1258];
+const MINUS: [u32; 18] = [180, 181, 182, 183, 464, 1279, 1275, 838, 842, 1725, 205, 219, 282, 286, 895, 378, 383, 1258];
 
 /// Are all new values of an UPDATE additions to their own columns? The lists are those of its
 /// plan: the values, and the numbers of the columns.
@@ -82,9 +82,7 @@ pub unsafe fn with_values(list: *mut pg_sys::List, params: pg_sys::ParamListInfo
             pg_sys::pull_varattnos((*e).expr.cast(), varno((*e).expr.cast())?, &mut found);
             let column = pg_sys::bms_next_member(found, -1) + pg_sys::FirstLowInvalidHeapAttributeNumber;
             (*e).expr = pg_sys::estimate_expression_value(root, (*e).expr.cast()).cast();
-            let known: Free = |n| {
-                (*n).type_ == NodeTag::T_Const && !(*n.cast::<pg_sys::Const>()).constisnull
-            };
+            let known: Free = |n| (*n).type_ == NodeTag::T_Const && !(*n.cast::<pg_sys::Const>()).constisnull;
             if !adds((*e).expr.cast(), column, known) {
                 return None;
             }

@@ -2,8 +2,8 @@
 
 use super::exec::{self, Exec};
 use super::program::Program;
-use crate::access::deferred;
 use super::{counts, probe, select, triggers, write, Reason};
+use crate::access::deferred;
 use crate::pg::{compat, expr, raw};
 use pgrx::pg_sys::{self, CmdType};
 use pgrx::prelude::*;

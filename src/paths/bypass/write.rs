@@ -234,12 +234,7 @@ pub unsafe fn update(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest:
 ///
 /// # Safety
 /// As for [`insert`].
-pub unsafe fn defer(
-    p: *mut Program,
-    x: *mut Exec,
-    rel: pg_sys::Relation,
-    dest: *mut pg_sys::DestReceiver,
-) -> bool {
+pub unsafe fn defer(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest: *mut pg_sys::DestReceiver) -> bool {
     // SAFETY: `p` runs with the state `x`, and `rel` is its open table: contract of this function.
     // `new` makes a row of the table's row type.
     unsafe {

@@ -50,7 +50,8 @@ pub unsafe fn begin_quickly() -> Option<pg_sys::Snapshot> {
     // SAFETY: within a transaction: contract of this function. The active snapshot was found to be
     // set. An ERROR jumps over this frame, which owns nothing.
     unsafe {
-        if deferred::any() || pg_sys::InterruptPending != 0 || !platform::is_outside() || !pg::raw::ActiveSnapshotSet() {
+        if deferred::any() || pg_sys::InterruptPending != 0 || !platform::is_outside() || !pg::raw::ActiveSnapshotSet()
+        {
             return None;
         }
         pg::raw::CommandCounterIncrement();
