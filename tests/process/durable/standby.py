@@ -91,8 +91,8 @@ def end(cursor, rng, name):
 
 
 class Until:
-    """A process goes on until it is told to stop. If it has done too little by then to be judged, it
-    goes on for a while: other processes may have had the processors."""
+    """A process goes on until it is told to stop. If it has done too little by then to be judged,
+    it goes on for a while: other processes may have had the processors."""
 
     def __init__(self, stop, least):
         self.stop, self.least, self.end = stop, least, None
