@@ -249,6 +249,12 @@ unsafe fn short_key(codec: &Codec, slot: *mut pg_sys::TupleTableSlot) -> Option<
 /// The same of a version's row, if its columns have known places.
 #[inline]
 unsafe fn short_key_of(rel: pg_sys::Relation, codec: &Codec, v: NonNull<Version>) -> Option<([u8; 8], usize)> {
+    if let [a] = codec.attnums[..] {
+        // SAFETY: `v` is reachable and of the relation's row type: contract of `tombstone`. The
+        // codec's column is one of it.
+        let value = unsafe { tuple::value_at_place(v, (*rel).rd_att, usize::try_from(a - 1).ok()?) }?;
+        return codec.short(codec.columns.len(), |_| (value, pg_sys::InvalidOid)).map(|k| k.bytes());
+    }
     let mut values = [pg_sys::Datum::from(0); 2];
     let columns = values.get_mut(..codec.attnums.len())?;
     for (to, &a) in columns.iter_mut().zip(&codec.attnums) {

@@ -234,6 +234,7 @@ pub unsafe fn form(t: &mut Txn, partition: u32, slot: *mut pg_sys::TupleTableSlo
 /// # Safety
 /// `v` is a version that is not a tombstone and that the caller's pin keeps, or the caller has
 /// made. The tuple is used only as long as that is so.
+#[inline]
 pub unsafe fn as_tuple(v: *const Version, tid: Tid, oid: pg_sys::Oid) -> pg_sys::HeapTupleData {
     // SAFETY: `v` is kept by a pin, or the caller's own (contract of this function). So its length
     // can be read (INV-RETIRE).

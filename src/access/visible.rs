@@ -445,6 +445,7 @@ pub fn may_be_marked_dead(t: &Txn, r: RecordRef) -> bool {
 }
 
 /// The record of a TID; `None` if there is none.
+#[inline]
 pub fn record(table: &'static mixedcc_engine::Table, tid: Tid) -> Option<RecordRef> {
     match tid {
         Tid::Record(n) => RecordRef::find(table, n),

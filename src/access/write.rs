@@ -351,7 +351,7 @@ pub unsafe fn delete(
         let n = t.delete(r, base, tomb, cid, if info.needs_xid { xid.into_inner() } else { 0 });
         visible::note_write(t, n, snapshot);
         ranges::note(rel, info, n, Row::Version(old.as_ptr()));
-        pg_sys::pgstat_count_heap_delete(rel);
+        crate::pg::raw::pgstat_count_heap_delete(rel);
         changes::deleted(rel, old);
         TM_Ok
     }

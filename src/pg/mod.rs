@@ -245,6 +245,7 @@ pub mod raw {
         pub fn GetTopFullTransactionIdIfAny() -> pg_sys::FullTransactionId;
         // Raises nothing.
         pub fn pgstat_count_heap_insert(rel: pg_sys::Relation, n: pg_sys::PgStat_Counter);
+        pub fn pgstat_count_heap_delete(rel: pg_sys::Relation);
         pub fn ActiveSnapshotSet() -> bool;
         pub fn GetActiveSnapshot() -> pg_sys::Snapshot;
         #[allow(clippy::too_many_arguments)]

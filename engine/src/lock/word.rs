@@ -285,7 +285,7 @@ impl LockWord {
     pub fn release(&self, heads: &impl Heads, slot: SlotId, restore: Option<Holder>) {
         let mut w = self.0.load(Ordering::SeqCst);
         for n in 0.. {
-            match self.latch(w) {
+            match if w & INFLATED == 0 { Err(w) } else { self.latch(w) } {
                 Err(inline) => {
                     debug_assert!(
                         Holder::decode(inline).is_some_and(|h| h.slot == slot),

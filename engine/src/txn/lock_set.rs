@@ -98,8 +98,7 @@ impl LockSet {
             let is_new = l.previous.is_none() && l.depth == 0;
             std::ptr::eq(l.word, word) && l.rec.is_some() && is_new && l.mode == mode_of(kind)
         });
-        let mut counts = self.marks.iter().copied().chain(self.early.iter().map(|e| e.from));
-        if !may || counts.any(|n| n > left) {
+        if !may || self.marks.iter().any(|&n| n > left) || self.early.iter().any(|e| e.from > left) {
             return false;
         }
         self.all.truncate(left);

@@ -57,6 +57,10 @@ impl Txn {
     pub fn durable_writes(&self) -> impl Iterator<Item = LoggedWrite> + use<'_> {
         self.writes.finals().filter_map(|(_, w)| LoggedWrite::of(w))
     }
+    /// Does the commit log anything?
+    pub fn logs(&self) -> bool {
+        self.writes.permanent && self.durable_writes().next().is_some()
+    }
     /// The CSN of its commit, once it has taken one.
     pub fn csn(&self) -> Csn {
         self.csn

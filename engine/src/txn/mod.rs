@@ -138,6 +138,7 @@ impl std::fmt::Debug for RecordRef {
 
 impl RecordRef {
     /// The record of a number, if it exists.
+    #[inline]
     pub fn find(table: &'static Table, no: u64) -> Option<RecordRef> {
         table.record(no).map(|rec| RecordRef { table, no, rec })
     }

@@ -368,12 +368,14 @@ impl Txn {
 }
 
 /// Bytes that a version takes in the region.
+#[inline]
 pub(super) fn size_of(region: &Region, v: NonNull<Version>) -> u64 {
     // SAFETY: INV-VERSION: versions are allocated in the region, and this one is not freed yet.
     unsafe { region.usable_size(v.cast()) as u64 }
 }
 
 /// How much more a version takes than the one that it replaces.
+#[inline]
 pub(super) fn growth(region: &Region, base: NonNull<Version>, version: NonNull<Version>) -> i64 {
     // SAFETY: INV-RETIRE: a new version of ours, and the one that it replaces, which we have not
     // retired yet.

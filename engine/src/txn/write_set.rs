@@ -212,6 +212,9 @@ pub(super) struct WriteSet {
     sorted: usize,
     /// The marks of at least all records that were written: most records are known not to be.
     marks: u64,
+    /// May one of them be of a permanent table? A table becomes one before anybody writes in it.
+    /// Stays if that write is undone.
+    pub permanent: bool,
     /// What was inserted.
     inserted: Inserted,
     pub entries: Entries,
@@ -265,6 +268,7 @@ impl WriteSet {
     /// The writes of a transaction that was prepared by another process, which has linked them.
     pub fn restore(&mut self, writes: impl Iterator<Item = Write>) {
         debug_assert!(self.all.is_empty());
+        self.permanent = true;
         self.all.extend(writes);
         self.linked = self.all.len();
     }
@@ -299,6 +303,7 @@ impl WriteSet {
     #[inline]
     fn push(&mut self, w: Write) {
         self.marks |= w.r.mark();
+        self.permanent |= w.r.table.durable().is_some();
         if w.base.is_none() {
             self.inserted.add(address(w.r.table), w.r.no);
         }
@@ -585,7 +590,7 @@ impl WriteSet {
         super::clear_vec(&mut self.all);
         self.latest.clear();
         self.entries.clear();
-        (self.marks, self.sorted) = (0, 0);
+        (self.marks, self.sorted, self.permanent) = (0, 0, false);
         self.inserted.clear();
         self.linked = 0;
     }

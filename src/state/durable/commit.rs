@@ -74,7 +74,7 @@ impl Commit {
     }
 
     fn before_any(&mut self, t: &mut Txn) -> Result<(), Error> {
-        if t.has_writes() && t.durable_writes().next().is_some() {
+        if t.logs() {
             return self.before_logged(t);
         }
         if PG.has_written() {
@@ -164,7 +164,7 @@ impl Commit {
     /// after that, and the commit log decides when the transaction is finished. `keep`: what is
     /// done when the transaction has all its locks, and nothing is logged. May wait, and may raise.
     pub fn before_prepare(&mut self, t: &mut Txn, keep: impl FnOnce(&Txn)) -> Result<(), Error> {
-        let logs = t.has_writes() && t.durable_writes().next().is_some();
+        let logs = t.logs();
         if logs {
             let bytes = self.measure(t);
             self.way = Way::Xid(wal::full_xid());
