@@ -16,7 +16,7 @@
 //! no older snapshot is left.
 
 use crate::access::ranges::rows::{self, Row};
-use crate::access::{ranges, tuple, visible};
+use crate::access::{hollow, ranges, tuple, visible};
 use crate::keys::codec::{self, Codec};
 use crate::pg;
 use crate::pg::compat;
@@ -28,6 +28,7 @@ use crate::state::{shmem, xact};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::index::{Filler, Primary, Reuse, Unique};
 use mixedcc_engine::record::{Successor, Version};
+use mixedcc_engine::txn::Entered;
 use mixedcc_engine::{Engine, Error, RecordRef, Table, Txn};
 use pgrx::pg_sys::{self, Oid};
 use std::cell::Cell;
@@ -154,19 +155,23 @@ unsafe fn find_key(rel: pg_sys::Relation, info: &RelInfo, kept: &Kept) -> Option
     }
 }
 
-/// Prefetches what [`enter`] will change for the row in a slot, which will be inserted. Decides
-/// nothing.
+/// The bytes of a row's key, and how many they are, if they are few.
+pub type ShortKey = Option<([u8; 8], usize)>;
+
+/// Prefetches what [`enter`] will change for the row in a slot, which will be inserted. Returns the
+/// row's key, if it is short.
 ///
 /// # Safety
 /// A valid slot of the relation's row type. An ERROR jumps over this frame.
 #[inline]
-pub unsafe fn announce(info: &RelInfo, slot: *mut pg_sys::TupleTableSlot) {
-    if let Some((kept, codec)) = info.primary.as_ref().and_then(|k| Some((k, k.codec()?))) {
-        // SAFETY: `slot` is valid and of the row type (contract of this function).
-        if let Some((key, len)) = unsafe { short_key(codec, slot) } {
-            kept.index.announce(&key[..len]);
-        }
+pub unsafe fn announce(info: &RelInfo, slot: *mut pg_sys::TupleTableSlot) -> ShortKey {
+    let (kept, codec) = info.primary.as_ref().and_then(|k| Some((k, k.codec()?)))?;
+    // SAFETY: `slot` is valid and of the row type (contract of this function).
+    let short = unsafe { short_key(codec, slot) };
+    if let Some((key, len)) = &short {
+        kept.index.announce(&key[..*len]);
     }
+    short
 }
 
 /// Adds the entry of a row that was inserted just now, and tells the ranges its keys. If the key is
@@ -175,7 +180,8 @@ pub unsafe fn announce(info: &RelInfo, slot: *mut pg_sys::TupleTableSlot) {
 ///
 /// # Safety
 /// A relation of ours and a slot of its row type, with the row of the record, whose insert is the
-/// transaction's write `n`. The row that it replaces, if any, is deleted already.
+/// transaction's write `n`, and whose key [`announce`] has returned. The row that it replaces, if
+/// any, is deleted already.
 #[inline]
 pub unsafe fn enter(
     rel: pg_sys::Relation,
@@ -184,6 +190,7 @@ pub unsafe fn enter(
     r: RecordRef,
     n: u32,
     slot: *mut pg_sys::TupleTableSlot,
+    short: ShortKey,
 ) {
     // SAFETY: `rel` is open and of ours, and `slot` has the row of `r` (contract of this function).
     // The codec's columns are columns of the row type.
@@ -192,7 +199,7 @@ pub unsafe fn enter(
             return ranges::note_new(rel, info, n, Row::Slot(slot), None);
         };
         xact::renew_pin();
-        match short_key(codec, slot) {
+        match short {
             Some((bytes, len)) => enter_key(rel, info, t, r, n, slot, &bytes[..len]),
             None => {
                 let mut key = KEY.take();
@@ -223,7 +230,10 @@ unsafe fn enter_key(
     unsafe {
         let known = self::key(rel, info);
         let unique = if known.is_some_and(|k| k.hollow) { Unique::Check } else { Unique::Unchecked };
-        ok(t.enter(&PG, r, key, unique));
+        let entered = ok(t.enter(&PG, r, key, unique));
+        if let Some(k) = known.filter(|k| k.hollow) {
+            hollow::note(info, k.index, r.no, matches!(entered, Entered::Free));
+        }
         ranges::note_new(rel, info, n, Row::Slot(slot), known.map(|k| (k.index, key)));
     }
 }
@@ -231,7 +241,7 @@ unsafe fn enter_key(
 /// The bytes of the key of the row in a slot, and how many they are, if they are few, of integers
 /// without a NULL: those that [`rows::plain`] makes.
 #[inline]
-unsafe fn short_key(codec: &Codec, slot: *mut pg_sys::TupleTableSlot) -> Option<([u8; 8], usize)> {
+unsafe fn short_key(codec: &Codec, slot: *mut pg_sys::TupleTableSlot) -> ShortKey {
     // SAFETY: `slot` is of the relation's row type: contract of `enter`. The codec's columns are
     // columns of it, and `have_columns` fills the arrays up to each.
     unsafe {

@@ -113,7 +113,7 @@ unsafe fn insert_slot(
         let t = xact::writing();
         let xid = xid_for(info);
         let part = partition_of(info, slot);
-        primary::announce(info, slot);
+        let short = primary::announce(info, slot);
         let by = Author::of(t, cid, false);
         let f = tuple::form(t, number(info, part), slot, by);
         let td = tuple::header(f.version().as_ptr());
@@ -127,7 +127,7 @@ unsafe fn insert_slot(
         let r = ok(t.insert(&PG, info.table, part, version, cid, xid.into_inner()));
         f.taken();
         let n = t.newest_write().expect("the insert");
-        primary::enter(rel, info, t, r, n, slot);
+        primary::enter(rel, info, t, r, n, slot, short);
         if xact::depth() > 1 && xact::mode() == Mode::Serializable {
             ranges::note_absent(rel, info, r.touch(), Row::Slot(slot));
         }
@@ -457,15 +457,13 @@ pub unsafe fn update(
         }
         let (base, old) = base_and_version(t, &target);
         let part = if moves { partition_of(info, slot) } else { [0; 2] };
-        if moves {
-            primary::announce(info, slot);
-        }
+        let short = if moves { primary::announce(info, slot) } else { None };
         let place = if moves { number(info, part) } else { tuple::place_of(t.e.region.nodes(), info, slot) };
         let by = Author::of(t, cid, is_locked(r));
         let f = tuple::form(t, place, slot, by);
         let version = f.version();
         if moves {
-            let n = move_row(rel, info, t, r, base, old, (f, part), slot, cid, xid);
+            let n = move_row(rel, info, t, r, base, old, (f, part), (slot, short), cid, xid);
             visible::note_write(t, n, snapshot);
             *moved = true;
         } else {
@@ -604,7 +602,7 @@ unsafe fn move_row(
     base: Option<NonNull<Version>>,
     old: NonNull<Version>,
     (f, part): (Fresh, [u16; 2]),
-    slot: *mut pg_sys::TupleTableSlot,
+    (slot, short): (*mut pg_sys::TupleTableSlot, primary::ShortKey),
     cid: u32,
     xid: pg_sys::TransactionId,
 ) -> u32 {
@@ -618,7 +616,7 @@ unsafe fn move_row(
         let tomb = primary::tombstone(rel, info, t, to_record, base.map(|_| old));
         let n = t.delete(r, base, tomb, cid, if info.needs_xid { xid.into_inner() } else { 0 });
         // The row may keep its key: its unique check comes when the old row is gone.
-        primary::enter(rel, info, t, to, inserted, slot);
+        primary::enter(rel, info, t, to, inserted, slot, short);
         ranges::note(rel, info, n, Row::Version(old.as_ptr()));
         durable::reserve(info.table, to.no);
         (*slot).tts_tid = Tid::Record(to.no).item();

@@ -109,6 +109,7 @@ fn forget() {
     protect::end_transaction();
     hollow::scan::end_transaction();
     hollow::forget_built();
+    hollow::forget_made();
     altered::abort_subtransactions(0);
     ranges::conditions::end_transaction();
 }
@@ -122,6 +123,7 @@ unsafe extern "C-unwind" fn on_subxact(
 ) {
     use pg_sys::SubXactEvent::*;
     let level = xact::depth();
+    hollow::forget_made();
     match event {
         SUBXACT_EVENT_START_SUB => xact::start_sub(level),
         SUBXACT_EVENT_COMMIT_SUB => {

@@ -77,6 +77,12 @@ pub(super) fn of_kind_byte(byte: u8) -> Result<(Kind, bool, bool), Malformed> {
     Ok((Kind::from_bits(byte)?, byte & PENDING != 0, byte & FRAGMENT != 0))
 }
 
+/// Does a kind's byte say that the entry is a piece of a row?
+#[inline]
+pub(super) fn is_fragment(byte: u8) -> bool {
+    byte & FRAGMENT != 0
+}
+
 /// The place of a piece in its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {

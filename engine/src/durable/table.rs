@@ -31,6 +31,37 @@ pub use look::{Found, Logged, Look};
 /// Records whose dirty bits lie in one chunk.
 const CHUNK: u64 = TidDirectory::CHUNK as u64 * 64;
 
+/// Dirty bits that are to be set, of one record after the other: those of a word at once. Dropped,
+/// all of them are set.
+#[derive(Default)]
+pub struct Bits<'a> {
+    word: Option<(&'a Durable, u64)>,
+    bits: u64,
+}
+
+impl<'a> Bits<'a> {
+    /// That of record `n` of a table.
+    #[inline]
+    pub fn add(&mut self, durable: &'a Durable, n: u64) {
+        if !self.word.is_some_and(|(of, word)| std::ptr::eq(of, durable) && word == n / 64) {
+            self.set();
+            self.word = Some((durable, n / 64));
+        }
+        self.bits |= 1 << (n % 64);
+    }
+    fn set(&mut self) {
+        if let Some((durable, word)) = self.word.take() {
+            durable.set_dirty_word(word, std::mem::take(&mut self.bits));
+        }
+    }
+}
+
+impl Drop for Bits<'_> {
+    fn drop(&mut self) {
+        self.set();
+    }
+}
+
 /// What a permanent table has beside its records.
 #[repr(C)]
 pub struct Durable {
@@ -222,6 +253,12 @@ impl Durable {
     pub fn set_dirty(&self, n: u64) {
         if let Some(dirty) = self.chunk(n / CHUNK) {
             dirty.set((n % CHUNK) as u32);
+        }
+    }
+    /// Sets dirty bits of the 64 records from number `64 * word` on, then the flag (INV-DIRTY).
+    fn set_dirty_word(&self, word: u64, bits: u64) {
+        if let Some(dirty) = self.chunk(word / TidDirectory::CHUNK as u64) {
+            dirty.set_word((word % TidDirectory::CHUNK as u64) as usize, bits);
         }
     }
     /// Is a record's dirty bit set?

@@ -12,8 +12,8 @@ pub use build::{image, reserve, Builder, FULL};
 pub use change::{Action, Change, Old};
 pub use describe::{describe, identify};
 
-use super::bytes::Bytes;
-use super::entry::{kind_byte, of_kind_byte, Entry, Fragment, Kind};
+use super::bytes::{u16_at, Bytes};
+use super::entry::{is_fragment, kind_byte, of_kind_byte, Entry, Fragment, Kind};
 use super::standby::OPEN_MAX;
 use super::{require, Lsn, Malformed, Storage};
 use crate::csn::{Csn, CSN_MAX};
@@ -32,6 +32,8 @@ pub const TABLES_MAX: usize = 255;
 pub const ITEM: usize = 8;
 /// The bytes of a commit's head without a transaction id.
 pub const HEAD: usize = 20;
+/// Where the number of tables stands in it: the two highest bytes of the token's word.
+const TABLES: usize = 14;
 
 /// What a record is, from the upper half of its info byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -310,6 +312,22 @@ impl<'a> Commit<'a> {
         // `parse` has read all of them: only the end fails.
         std::iter::from_fn(move || next_item(&mut bytes, &head).ok())
     }
+}
+
+/// The rows of a commit's record that this process has made just now: the places of their tables
+/// among its storages, and their numbers, in the order of its items. Looks at nothing else.
+pub fn rows_of(op: Op, data: &[u8]) -> impl Iterator<Item = (u8, u32)> + use<'_> {
+    let tables: usize = data.get(TABLES..TABLES + 2).map_or(0, |bytes| u16_at(bytes, 0).into());
+    let head = if op == Op::XCommit { HEAD + 8 } else { HEAD };
+    let mut left = data.get(head + 12 * tables..).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let (word, rest) = left.split_first_chunk::<ITEM>()?;
+        let word = u64::from_le_bytes(*word);
+        let place = if is_fragment((word >> WORD) as u8) { 8 } else { 0 };
+        let len = usize::from((word >> 32) as u16);
+        left = rest.get(place + len..).unwrap_or_default();
+        Some(((word >> (WORD + 8)) as u8, word as u32))
+    })
 }
 
 fn next_item<'a>(bytes: &mut Bytes<'a>, head: &Head) -> Result<Item<'a>, Malformed> {

@@ -216,6 +216,10 @@ impl<'a> Dirty<'a> {
     pub fn set(&self, record: u32) {
         self.set_bits(record as usize / 64, 1 << (record % 64));
     }
+    /// Sets these bits of a word, and then the flag.
+    pub fn set_word(&self, word: usize, bits: u64) {
+        self.set_bits(word, bits);
+    }
     fn set_bits(&self, word: usize, bits: u64) {
         if bits != 0 {
             self.words[word].fetch_or(bits, Ordering::SeqCst);

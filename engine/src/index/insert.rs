@@ -112,7 +112,9 @@ impl Index {
         leaf.insert_at(at, entry, ptr::null_mut());
         leaf.node().version.release(version);
         self.len.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(entry.blob_bytes(), Ordering::Relaxed);
+        if !entry.is_inline() {
+            self.bytes.fetch_add(entry.blob_bytes(), Ordering::Relaxed);
+        }
     }
 
     /// Adds an entry by its first bytes alone. That works if keys compare as bytes and no other

@@ -4,19 +4,25 @@
 //! inserted the row (`primary::enter`). So here is nothing to do but for a row whose entry was not
 //! made because another row has the key, or may come to have it. Its check is made again, as
 //! nbtree does it: it fails, or waits for the other transaction and starts over.
+//!
+//! **INV-MADE**: Each number in [`MADE`] is that of a record that this transaction has inserted
+//! into that storage, whose entry was made then, and which was not undone since. For each insert
+//! goes into it, or empties it ([`note`]), and each end of a transaction or subtransaction empties
+//! it. So `aminsert`, which comes for the same rows in the same order, need not ask the engine.
 
 use crate::access::{indexscan, primary};
 use crate::pg::errors::{duplicate_key, Met};
-use crate::pg::Tid;
+use crate::pg::local::Local;
+use crate::pg::{compat, Tid};
 use crate::state::errors::ok;
 use crate::state::platform::PG;
-use crate::state::rel::{self, Kept};
+use crate::state::rel::{self, Kept, RelInfo};
 use crate::state::xact;
 use mixedcc_engine::index::Unique;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::txn::{Entered, Rival};
 use mixedcc_engine::RecordRef;
-use pgrx::pg_sys::{self, Datum, IndexUniqueCheck, TransactionId};
+use pgrx::pg_sys::{self, Datum, IndexUniqueCheck, Oid, TransactionId};
 use pgrx::prelude::*;
 use std::ptr::NonNull;
 
@@ -65,7 +71,7 @@ pub(super) unsafe extern "C-unwind" fn insert(
     // SAFETY: the arguments are those of aminsert (amapi.h): `index` and `heap` are open, and the
     // arrays have a value for each column. An ERROR jumps over this frame, which owns nothing.
     unsafe {
-        if is_entered(&row) {
+        if take_made(&row) || is_entered(&row) {
             return true;
         }
         loop {
@@ -86,6 +92,60 @@ pub(super) unsafe extern "C-unwind" fn insert(
             }
         }
     }
+}
+
+/// Numbers of records, from `next` to `end`, in the order of their inserts.
+#[derive(Clone, Copy)]
+struct Made {
+    /// The number of the table's storage.
+    storage: u32,
+    index: Oid,
+    next: u64,
+    end: u64,
+}
+
+/// Of the transaction: rows whose entries are made, and for which `aminsert` has not come yet
+/// (INV-MADE). It never comes for some, such as those of a rewrite.
+static MADE: Local<Made> = Local::new(NONE);
+
+const NONE: Made = Made { storage: 0, index: pg_sys::InvalidOid, next: 0, end: 0 };
+
+/// A row was inserted into a table with this hollow index. Was its entry made, too?
+#[inline]
+pub fn note(info: &RelInfo, index: Oid, no: u64, is_made: bool) {
+    let (storage, made) = (info.key[2], MADE.get());
+    if !is_made {
+        forget();
+    } else if made.end == no && made.storage == storage && made.index == index {
+        MADE.set(Made { end: no + 1, ..made });
+    } else {
+        MADE.set(Made { storage, index, next: no, end: no + 1 });
+    }
+}
+
+/// A transaction or subtransaction has ended.
+pub fn forget() {
+    MADE.set(NONE);
+}
+
+/// Is this the next one of those rows? Then it is taken out.
+///
+/// # Safety
+/// The index and the table are open, and `tid` is readable.
+#[inline]
+unsafe fn take_made(row: &Row) -> bool {
+    let made = MADE.get();
+    // SAFETY: the contract of this function.
+    let is_next = unsafe {
+        made.next < made.end
+            && Tid::read(&*row.tid) == Tid::Record(made.next)
+            && made.index == (*row.index).rd_id
+            && made.storage == compat::storage_number(row.heap)
+    };
+    if is_next {
+        MADE.set(Made { next: made.next + 1, ..made });
+    }
+    is_next
 }
 
 mod raw {

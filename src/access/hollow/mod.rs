@@ -36,6 +36,8 @@ mod filter;
 mod insert;
 pub mod scan;
 
+pub use insert::{forget as forget_made, note};
+
 /// Invalidations of relations that this process has processed, plus 1. Of the process.
 static CHANGES: Local<u64> = Local::new(1);
 

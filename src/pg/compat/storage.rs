@@ -58,7 +58,15 @@ pub unsafe fn storage_of(rel: pg_sys::Relation) -> Storage {
 #[inline]
 pub unsafe fn storage_number(rel: pg_sys::Relation) -> u32 {
     // SAFETY: `rel` is open (contract of this function).
-    unsafe { storage_key(&storage_of(rel))[2] }
+    #[cfg(feature = "pg15")]
+    unsafe {
+        (*rel).rd_node.relNode.to_u32()
+    }
+    // SAFETY: `rel` is open (contract of this function).
+    #[cfg(not(feature = "pg15"))]
+    unsafe {
+        (*rel).rd_locator.relNumber.to_u32()
+    }
 }
 
 /// A storage as the engine's tables name it.

@@ -16,7 +16,8 @@ use crate::state::standby;
 use crate::state::stop::{self, reach};
 use crate::state::xact::{self, copies, depends, mixed};
 use mixedcc_engine::csn::{Csn, SlotId};
-use mixedcc_engine::durable::wal::{Builder, Head, Op, Record, TABLES_MAX};
+use mixedcc_engine::durable::table::Bits;
+use mixedcc_engine::durable::wal::{rows_of, Builder, Head, Op, TABLES_MAX};
 use mixedcc_engine::durable::window::log;
 use mixedcc_engine::durable::{Lsn, Storage};
 use mixedcc_engine::platform::Platform;
@@ -205,7 +206,8 @@ impl Commit {
             }
             // SAFETY: the transaction has not settled.
             let (_, payload) = unsafe { w.content() };
-            bytes += Builder::bytes_of(packed(payload).map(<[u8]>::len).iter().sum());
+            let [a, b] = packed(payload);
+            bytes += Builder::bytes_of(a.len() + b.len());
         }
         bytes
     }
@@ -419,7 +421,9 @@ fn decide(t: &mut Txn, insert: impl FnOnce() -> Lsn) -> Lsn {
     let writer: &Txn = t;
     let set_dirty = || {
         reach("commit-bits");
-        writer.durable_writes().for_each(|w| w.durable.set_dirty(w.no));
+        let mut bits = Bits::default();
+        writer.durable_writes().for_each(|w| bits.add(w.durable, w.no));
+        drop(bits);
         reach("commit-marked");
     };
     let lsn = log(my_window(), insert, |_| writer.mark_committed(), set_dirty);
@@ -432,10 +436,10 @@ fn decide(t: &mut Txn, insert: impl FnOnce() -> Lsn) -> Lsn {
 
 /// The dirty bits of a record's items, which name these tables.
 fn set_dirty_by(tables: &[&'static Table], op: Op, data: &[u8]) {
-    let Ok(Record::Commit(commit)) = Record::parse(op, data) else { return };
-    for item in commit.items() {
-        if let Some(durable) = tables[item.table as usize].durable() {
-            durable.set_dirty(item.entry.record.into());
+    let mut bits = Bits::default();
+    for (table, record) in rows_of(op, data) {
+        if let Some(durable) = tables[table as usize].durable() {
+            bits.add(durable, record.into());
         }
     }
 }

@@ -1,8 +1,8 @@
 use super::*;
 use crate::durable::standby::{self, OPEN_MAX};
 use crate::durable::wal::{
-    describe, identify, image, reserve, Action, Builder, Change, Commit, Head, ImageKind, Old, Op, Record, Round,
-    RoundKind, Stable, FULL, TABLES_MAX,
+    describe, identify, image, reserve, rows_of, Action, Builder, Change, Commit, Head, ImageKind, Old, Op, Record,
+    Round, RoundKind, Stable, FULL, TABLES_MAX,
 };
 use crate::durable::{Malformed, Storage};
 
@@ -68,6 +68,7 @@ fn gathered(made: &Made) -> Added {
         assert_eq!(commit.head, made.head);
         assert!(commit.tables().eq(made.tables.iter().copied()));
         assert_eq!(commit.items().count(), commit.nitems as usize);
+        assert!(rows_of(*op, data).eq(commit.items().map(|item| (item.table, item.entry.record))));
         for item in commit.items() {
             let e = item.entry;
             assert_eq!((e.csn, e.pending), (made.head.csn, made.head.xid));
