@@ -218,5 +218,38 @@ INSERT INTO ki_one SELECT i, 0 FROM generate_series(3, 18, 3) i;
 VACUUM ANALYZE ki_one;
 INSERT INTO ki_one VALUES (3, 0);
 SELECT count(*), sum(id) FROM ki_one;
-DROP TABLE ki, ki_other, ki_ref, ki_one, ki_new, ki_inc, ki_def, ki_p, ki_p2;
+-- Rows in bulk: some have no entry yet when PostgreSQL comes with them (INV-MADE).
+CREATE TABLE ki_bulk (id int PRIMARY KEY, v int) USING mixedcc;
+CREATE INDEX ON ki_bulk (v);
+INSERT INTO ki_bulk SELECT i, 0 FROM generate_series(1, 5) i;
+INSERT INTO ki_bulk SELECT i, 1 FROM generate_series(8, 3, -1) i;
+COPY ki_bulk FROM stdin;
+6	2
+7	2
+5	2
+8	2
+\.
+INSERT INTO ki_bulk SELECT i, 3 FROM generate_series(4, 9) i ON CONFLICT (id) DO NOTHING;
+INSERT INTO ki_bulk SELECT i, 4 FROM generate_series(8, 10) i ON CONFLICT (id) DO UPDATE SET v = 4;
+UPDATE ki_bulk SET id = id + 1;
+UPDATE ki_bulk SET id = id + 10;
+SELECT id, v FROM ki_bulk ORDER BY id;
+BEGIN;
+INSERT INTO ki_bulk SELECT i, 5 FROM generate_series(1, 3) i;
+SAVEPOINT s;
+INSERT INTO ki_bulk SELECT i, 6 FROM generate_series(4, 6) i;
+ROLLBACK TO s;
+INSERT INTO ki_bulk SELECT i, 7 FROM generate_series(4, 6) i;
+INSERT INTO ki_bulk SELECT i, 8 FROM generate_series(7, 5, -1) i;
+ROLLBACK TO s;
+TRUNCATE ki_bulk;
+INSERT INTO ki_bulk SELECT i, 9 FROM generate_series(1, 3) i;
+SAVEPOINT s2;
+INSERT INTO ki_bulk VALUES (4, 9), (5, 9), (4, 10);
+ROLLBACK TO s2;
+INSERT INTO ki_bulk SELECT i, 9 FROM generate_series(4, 6) i;
+COMMIT;
+INSERT INTO ki_bulk VALUES (7, 10), (6, 10);
+SELECT id, v FROM ki_bulk ORDER BY id;
+DROP TABLE ki, ki_other, ki_ref, ki_one, ki_new, ki_inc, ki_def, ki_p, ki_p2, ki_bulk;
 DROP FUNCTION ki_invalidate, ki_scans;
