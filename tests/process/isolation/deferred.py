@@ -223,12 +223,13 @@ FAULTS = {"looks_beside_deferred": "deferred occ: an own addition is seen, seque
 def test_faults():
     global FAULT
     boss = make_database(DATABASE)
-    if value(boss, "SELECT current_setting('mixedcc.fault', true)") is None:
+    has_faults = value(boss, "SELECT current_setting('mixedcc.fault', true)") is not None
+    boss.close()
+    if not has_faults:
         return check("deferred: the build has no deliberate faults", False)
     for fault, found_by in FAULTS.items():
         FAULT = f"-c mixedcc.fault={fault}"
         must_be_found(fault, found_by, functools.partial(test_deferred, "occ"))
-    boss.close()
 
 
 if __name__ == "__main__":
