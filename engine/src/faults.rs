@@ -151,8 +151,6 @@ pub enum Fault {
     MovesTooFar,
     /// A read names only the columns at which its transaction has looked last in that version.
     LastLookOnly,
-    /// A holder that waits for a stronger mode does not come before the queue.
-    UpgradesHaveNoTurn,
     /// A lost upgrade of a read lock counts as a write that the row usually gets, whatever the
     /// transaction wanted.
     LostReadIsWrite,

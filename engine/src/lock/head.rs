@@ -5,7 +5,6 @@
 
 use super::{First, Holder, Mode};
 use crate::csn::SlotId;
-use crate::faults::{self, Fault};
 use crate::memory::{OutOfMemory, Region};
 use std::ptr::NonNull;
 
@@ -112,29 +111,20 @@ impl LockHead {
             (self.upgrader, self.upgrader_first) = (0, false);
         }
     }
-    /// The waiter that comes before `me`, although no holder conflicts. `holds`: `me` is a holder
-    /// that wants a stronger mode. `turn`: it is the first waiter of the queue.
-    pub fn first(&self, me: Holder, holds: bool, turn: bool) -> Option<First> {
-        let before = |wants: u64| Mode::from_bits(wants).is_some_and(|m| m.conflicts(me.mode));
-        match self.upgrader.checked_sub(1).map(|slot| slot as SlotId).filter(|slot| *slot != me.slot) {
-            _ if !holds && !turn && before(self.mark as u64) => Some(First::OfQueue),
-            Some(slot) if before(self.upgrade_to as u64) && !(turn && faults::on(Fault::UpgradesHaveNoTurn)) => {
-                let first = self.upgrader_first && !holds || self.may_upgrade(slot);
-                first.then_some(First::Upgrader(slot))
+    /// The waiter that comes before a newcomer that wants this mode, although no holder conflicts.
+    pub fn first(&self, mode: Mode) -> Option<First> {
+        let before = |wants: u64| Mode::from_bits(wants).is_some_and(|m| m.conflicts(mode));
+        match self.upgrader.checked_sub(1) {
+            _ if before(self.mark as u64) => Some(First::OfQueue),
+            Some(slot) if self.upgrader_first && before(self.upgrade_to as u64) => {
+                Some(First::Upgrader(slot as SlotId))
             }
             _ => None,
         }
     }
-    /// Could the holder in this slot have the stronger mode that it waits for?
-    fn may_upgrade(&self, slot: SlotId) -> bool {
-        let wants = Mode::from_bits(self.upgrade_to as u64);
-        let mut others = self.holders().iter().filter_map(|&w| Holder::decode(w)).filter(|h| h.slot != slot);
-        wants.is_some_and(|wants| !others.any(|h| h.mode.conflicts(wants)))
-    }
-    /// Is the list needed? One holder without a note of what it waits for has room in the word.
-    pub fn is_needed(&self) -> bool {
-        let noted = self.upgrader != 0 && !faults::on(Fault::UpgradesHaveNoTurn);
-        self.n > 1 || self.n == 1 && noted
+    /// The number of holders.
+    pub fn len(&self) -> u32 {
+        self.n
     }
     /// The number of holders that there is room for.
     pub fn cap(&self) -> u32 {

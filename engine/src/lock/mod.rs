@@ -7,10 +7,8 @@
 //! that it wants. While the mark is there, a newcomer whose mode conflicts with it takes the lock
 //! only after the waiter, whether or not a holder is in its way. It passes only if the waiter waits
 //! for it, directly or through others (`graph.rs`). A transaction that holds the lock already
-//! stays, and may take a stronger mode. If it waits for that, and no other holder is in its way any
-//! more, it comes next: newcomers, the first waiter of the queue, and other holders that want a
-//! stronger mode stay behind it. So only finitely many transactions come before the waiter: the
-//! holders at the time of the mark, and those that the waits-for graph lets pass. The waiter
+//! stays, and may take a stronger mode. So only finitely many transactions come before the waiter:
+//! the holders at the time of the mark, and those that the waits-for graph lets pass. The waiter
 //! removes its mark when it takes the lock or gives up, and so does the end of its transaction. A
 //! mark without a waiter is ignored. The mark survives changes of the holders, also while the lock
 //! is free.

@@ -44,9 +44,7 @@ pub enum First {
     Upgrader(SlotId),
 }
 
-/// How a transaction asks for a lock. Marks count only for transactions that do not hold it. A
-/// holder that wants a stronger mode, and could have it now, comes before all others that do not
-/// pass.
+/// How a transaction asks for a lock. Marks count only for transactions that do not hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// It will wait. If it holds the lock, it is noted as waiting for a stronger mode until
@@ -55,18 +53,16 @@ pub enum Claim {
     /// It will not wait. It is not noted as waiting, so neither its wait nor that of another holder
     /// is found to be hopeless because of it.
     Now,
-    /// It is the first waiter of the queue and comes before newcomers. It removes the mark when it
-    /// gets the lock.
+    /// It is the first waiter of the queue and comes first. It removes the mark when it gets the
+    /// lock.
     Turn,
     /// It must pass, because the waiter in front waits for it.
     Pass,
 }
 
 impl Claim {
-    /// Does it stay behind those that come first? The first waiter of the queue stays behind a
-    /// holder that wants a stronger mode.
     fn stays_behind(self) -> bool {
-        self != Claim::Pass && !faults::on(Fault::MarkIgnored)
+        matches!(self, Claim::Waits | Claim::Now) && !faults::on(Fault::MarkIgnored)
     }
 }
 
@@ -184,7 +180,7 @@ impl LockWord {
             return Err(Conflict::With(h));
         }
         let first = Mode::from_bits(mark >> MARK_SHIFT);
-        if claim.stays_behind() && claim != Claim::Turn && first.is_some_and(|m| m.conflicts(me.mode)) {
+        if claim.stays_behind() && first.is_some_and(|m| m.conflicts(me.mode)) {
             return Err(Conflict::Behind(First::OfQueue));
         }
         let mark = if claim == Claim::Turn { 0 } else { mark };
@@ -236,17 +232,16 @@ impl LockWord {
             l.unlatch();
             return Err(if hopeless { Conflict::Upgrade } else { Conflict::With(h) });
         }
-        let first = head.first(me, mine.is_some(), claim == Claim::Turn);
-        if let Some(first) = first.filter(|_| claim.stays_behind()) {
-            l.unlatch();
-            return Err(Conflict::Behind(first));
-        }
         // From here on nothing may panic, as the latch is held.
         if let Some((i, old)) = mine.and_then(|i| Holder::decode(head.holders()[i]).map(|old| (i, old))) {
             head.holders_mut()[i] = me.encode();
             head.end_upgrade(me.slot);
             l.unlatch();
             return Ok(Ok(Acquired::Upgraded(old)));
+        }
+        if let Some(first) = head.first(me.mode).filter(|_| claim.stays_behind()) {
+            l.unlatch();
+            return Err(Conflict::Behind(first));
         }
         if head.push(me) {
             if claim == Claim::Turn {
@@ -314,7 +309,7 @@ impl LockWord {
             (Some(i), None) => head.remove(i),
             (None, _) => {}
         }
-        if head.is_needed() {
+        if head.len() > 1 {
             return l.unlatch();
         }
         let last = head.holders().first().copied().unwrap_or(0);

@@ -36,7 +36,7 @@ struct Wanted<'p> {
     how: How,
     queue: Queue,
     at: Touch,
-    /// May others stay behind us?
+    /// Have newcomers been told to stay behind us?
     marked: Cell<bool>,
 }
 
@@ -153,7 +153,7 @@ impl Txn {
         p.stop_event(StopEvent::LockWait)?;
         self.counted(at, queue.into(), |t| {
             if let Conflict::Behind(first) = conflict {
-                match t.stand_back(&w, first, Claim::Waits)? {
+                match t.stand_back(&w, first)? {
                     Ok(a) => return Ok(a),
                     Err(c) => t.may_wait(&w, c)?,
                 }
@@ -238,8 +238,7 @@ impl Txn {
     }
 
     /// Sleeps until the lock is ours. First come, first served; but a transaction that holds the
-    /// lock in a weaker mode does not queue: the first of the queue may be waiting for it. It comes
-    /// before the queue, once no holder is in its way.
+    /// lock in a weaker mode does not queue: the first of the queue may be waiting for it.
     fn sleep_in_queue(&mut self, w: &Wanted) -> Result<Acquired, Error> {
         let queued = w.word.held_by(self.slot).is_none();
         let first = if queued {
@@ -269,17 +268,12 @@ impl Txn {
         let (word, me) = (w.word, w.me);
         let claim = if first.is_some() { Claim::Turn } else { Claim::Waits };
         let mut slept = false;
-        w.marked.set(first.is_none());
         loop {
             match word.try_acquire(self.e.region, me, claim) {
                 Ok(a) => return Ok(a),
                 Err(Conflict::OutOfMemory) => return Err(Error::OutOfMemory),
                 Err(Conflict::Upgrade) => return Err(self.upgrade_conflict(w)),
-                Err(Conflict::Behind(upgrader)) => {
-                    if let Ok(a) = self.stand_back(w, upgrader, claim)? {
-                        return Ok(a);
-                    }
-                }
+                Err(Conflict::Behind(_)) => unreachable!("a holder or the first of the queue stays behind no waiter"),
                 Err(c @ Conflict::With(h)) => {
                     self.note_conflict(c, w.queue, me.mode, w.at.table.id);
                     if w.how == How::Policy(Policy::WaitDie) && self.is_older(h.slot) {
@@ -380,10 +374,10 @@ impl Owner {
         }
     }
 
-    /// Stays behind a waiter that comes first (INV-TURN): naps until that has had its turn or has
-    /// given up. If the waiter comes to wait for the transaction, this passes: no conflict demands
-    /// that it waits.
-    fn stand_back(&self, w: &Wanted, first: First, claim: Claim) -> Result<Result<Acquired, Conflict>, Error> {
+    /// A newcomer stays behind a waiter that has marked the word (INV-TURN). It naps until the
+    /// waiter has had its turn or has given up. If the waiter comes to wait for it, it passes: no
+    /// conflict demands that wait.
+    fn stand_back(&self, w: &Wanted, first: First) -> Result<Result<Acquired, Conflict>, Error> {
         let mut first = first;
         for n in 0.. {
             let edge = match first {
@@ -394,7 +388,7 @@ impl Owner {
                 Some(_asleep) => w.p.stand_back(w.queue, n)?,
                 None => true,
             };
-            let claim = if passes { Claim::Pass } else { claim };
+            let claim = if passes { Claim::Pass } else { Claim::Waits };
             match w.word.try_acquire(self.e.region, w.me, claim) {
                 Err(Conflict::Behind(next)) => first = next,
                 got => return Ok(got),

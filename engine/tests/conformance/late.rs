@@ -132,53 +132,6 @@ fn who_does_not_wait_tells_nothing() {
     assert_eq!(mode_of_look(&mut c, A), Some(Mode::KeyShare));
 }
 
-/// One that has looked at a row wants to write it, behind a writer, and `others` writers of what it
-/// has looked at come after it. How does it end?
-fn upgrade_before(others: usize, fault: Option<Fault>) -> Result<(), Error> {
-    let w = &two_phase(Policy::Wait);
-    let r = Recorder::new();
-    let mut first = session(w, &r, 0);
-    let write = |slot, looked: Option<Columns>, columns| {
-        let theirs = r.session();
-        move || {
-            let mut c = Client::new(w, slot, theirs, 7);
-            faults::set(fault);
-            c.begin(Mood::Serializable);
-            looked.map_or(Ok(None), |looked| look(&mut c, looked))?;
-            change(&mut c, KEY, columns)?;
-            c.commit()
-        }
-    };
-    std::thread::scope(|s| {
-        first.begin(Mood::Serializable);
-        change(&mut first, KEY, B).expect("nobody reads");
-        let upgrade = s.spawn(write(1, Some(A), B));
-        until("it sleeps", || w.e.asleep() == 1);
-        let rest: Vec<_> = (2..).take(others).map(|slot| s.spawn(write(slot, None, A))).collect();
-        until("the first of the queue sleeps", || w.e.asleep() >= 2);
-        faults::set(fault);
-        first.commit().expect("it has its locks");
-        faults::set(None);
-        let got = upgrade.join().expect("a thread");
-        for one in rest {
-            assert_eq!(one.join().expect("a thread"), Ok(()), "it has only written");
-        }
-        assert!(w.records(KEY)[0].rec.lock.is_free());
-        got
-    })
-}
-
-/// A look that becomes a write comes before the writers that wait for the row: they are not in its
-/// way when it begins to wait, and what they change would fail it.
-#[test]
-fn a_look_that_becomes_a_write_comes_before_the_queue() {
-    for n in 0..60 {
-        assert_eq!(upgrade_before(1 + n % 2, None), Ok(()), "{n}");
-    }
-    let fault = Some(Fault::UpgradesHaveNoTurn);
-    assert!((0..100).any(|_| upgrade_before(1, fault).is_err()), "the fault was not found");
-}
-
 /// The most tries that a transaction needs, of some in a row, if each time a column is changed at
 /// which it looks, although nothing is known of that.
 fn most_tries(fault: Option<Fault>) -> u32 {
