@@ -47,18 +47,31 @@ struct Note {
     noted: u32,
     /// Depth of the one that has made it; 0: it waits.
     made: u32,
+    /// What it refers to is here. It goes with the note, or with the transaction.
+    memory: pg_sys::MemoryContext,
 }
 
 /// Of the transaction: additions that wait, and those that a rollback would let wait again.
 static NOTES: Local<Vec<Note>> = Local::new(Vec::new());
 /// Of the transaction: how many wait.
 static WAITING: Local<usize> = Local::new(0);
-/// Of the transaction: the memory of the notes, or null. It goes with the transaction.
-static MEMORY: Local<pg_sys::MemoryContext> = Local::new(std::ptr::null_mut());
 
 fn notes() -> &'static mut Vec<Note> {
     // SAFETY: one thread, and no caller keeps the reference over a call that may come back here.
     unsafe { NOTES.get_mut() }
+}
+
+/// Keeps some of the notes.
+fn keep(these: impl Fn(&Note) -> bool) {
+    notes().retain(|n| {
+        let stays = these(n);
+        if !stays {
+            // SAFETY: nothing refers to the memory of a note but the note.
+            unsafe { pg_sys::MemoryContextDelete(n.memory) };
+        }
+        stays
+    });
+    count();
 }
 
 fn count() {
@@ -110,18 +123,16 @@ pub unsafe fn note(s: Statement) -> bool {
         unsafe { make_all() };
     }
     // SAFETY: the contract of this function. All that is kept is copied into the memory of the
-    // notes, which lives as long as they.
+    // note, which lives as long as the note.
     unsafe {
-        if MEMORY.get().is_null() {
-            MEMORY.set(pg_sys::AllocSetContextCreateInternal(
-                pg_sys::TopTransactionContext,
-                c"mixedcc deferred additions".as_ptr(),
-                pg_sys::ALLOCSET_SMALL_MINSIZE as usize,
-                pg_sys::ALLOCSET_SMALL_INITSIZE as usize,
-                pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
-            ));
-        }
-        let before = pg_sys::MemoryContextSwitchTo(MEMORY.get());
+        let memory = pg_sys::AllocSetContextCreateInternal(
+            pg_sys::TopTransactionContext,
+            c"mixedcc deferred addition".as_ptr(),
+            pg_sys::ALLOCSET_SMALL_MINSIZE as usize,
+            pg_sys::ALLOCSET_SMALL_INITSIZE as usize,
+            pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
+        );
+        let before = pg_sys::MemoryContextSwitchTo(memory);
         let list = shape::with_values(s.list, s.params);
         let columns = pg_sys::list_copy(s.columns);
         let returned = if s.returned == Columns::NONE {
@@ -130,7 +141,10 @@ pub unsafe fn note(s: Statement) -> bool {
             pg_sys::heap_copytuple(&mut tuple::as_tuple(s.found.version.as_ptr(), Tid::Record(r.no), s.oid()))
         };
         pg_sys::MemoryContextSwitchTo(before);
-        let Some(list) = list else { return false };
+        let Some(list) = list else {
+            pg_sys::MemoryContextDelete(memory);
+            return false;
+        };
         (s.tries)();
         notes().push(Note {
             table: s.oid(),
@@ -142,6 +156,7 @@ pub unsafe fn note(s: Statement) -> bool {
             returned: (returned, s.returned),
             noted: xact::depth(),
             made: 0,
+            memory,
         });
     }
     count();
@@ -214,17 +229,16 @@ pub unsafe fn before_plan(stmt: *mut pg_sys::PlannedStmt) {
 #[allow(improper_ctypes_definitions)] // called from here only
 unsafe extern "C-unwind" fn make_those(these: &mut dyn FnMut(&Note) -> bool) {
     loop {
-        let mut wanted = notes().iter().enumerate().filter(|(_, n)| n.made == 0 && these(n)).map(|(i, _)| i);
-        let Some(first) = wanted.next() else { return };
+        let wanted: Vec<_> = notes().iter().enumerate().filter(|(_, n)| n.made == 0 && these(n)).collect();
         // A transaction that waits for a lock should hold as few others as can be: rows that others
-        // have come first. Additions to one row keep their order.
-        let i = std::iter::once(first).chain(wanted).find(|i| is_busy(&notes()[*i])).map_or(first, of_its_row);
-        // SAFETY: the table of a note is locked to the end of the subtransaction that noted it.
+        // have come first, and then all in the same order. Additions to one row keep theirs.
+        let busy = wanted.iter().find(|(_, n)| is_busy(n));
+        let Some(i) = busy.or(wanted.iter().min_by_key(|(_, n)| n.row)).map(|(i, _)| of_its_row(*i)) else { return };
+        drop(wanted); // an ERROR jumps over this frame
+                      // SAFETY: the table of a note is locked to the end of the subtransaction that noted it.
         unsafe { make(i) };
         notes()[i].made = xact::depth();
-        let done = |n: &Note| n.made != 0 && n.made <= n.noted;
-        notes().retain(|n| !done(n));
-        count();
+        keep(|n| n.made == 0 || n.made > n.noted);
     }
 }
 
@@ -344,13 +358,12 @@ pub fn commit_subtransaction(level: u32) {
         n.noted = n.noted.min(level - 1);
         n.made = n.made.min(level - 1);
     }
-    notes().retain(|n| n.made == 0 || n.made > n.noted);
-    count();
+    keep(|n| n.made == 0 || n.made > n.noted);
 }
 
 /// A subtransaction was aborted: what was noted in it goes, and what was made in it waits again.
 pub fn abort_subtransactions(level: u32) {
-    notes().retain(|n| n.noted < level || faults::on(Fault::DeferredOutlives));
+    keep(|n| n.noted < level || faults::on(Fault::DeferredOutlives));
     for n in notes().iter_mut().filter(|n| n.made >= level) {
         n.made = 0;
     }
@@ -361,5 +374,4 @@ pub fn abort_subtransactions(level: u32) {
 pub fn end_transaction() {
     notes().clear();
     WAITING.set(0);
-    MEMORY.set(std::ptr::null_mut()); // it goes with the transaction
 }

@@ -31,6 +31,7 @@ LOOKS = {
     "join": "SELECT t.n FROM t JOIN u USING (id) WHERE u.id = 1",
     "returning": "UPDATE t SET m = m WHERE id = 1 RETURNING n",
     "native": "SELECT (mixedcc.get(NULL::t, 1)).n",
+    "native range": "SELECT n FROM mixedcc.range_scan(NULL::t, 1, 1)",
     "function": "SELECT look()",
     "cursor": "FETCH ALL FROM c",
     "by tid": "SELECT n FROM t WHERE ctid = (SELECT ctid FROM t WHERE id = 1)",
@@ -191,6 +192,12 @@ def parameters(name):
         query(mine, "EXECUTE add (1, -0.25)")
         query(mine, "COMMIT")
     query(mine, """DO $$ DECLARE d int; BEGIN FOR d IN 1..100 LOOP UPDATE t SET n = n + d WHERE id = 7; END LOOP; END $$""")
+    query(mine, "BEGIN; SAVEPOINT s; UPDATE t SET n = n + 1 WHERE id = 9; SAVEPOINT r")
+    query(mine, "DO $$ DECLARE d int; BEGIN FOR d IN 1..5000 LOOP UPDATE t SET n = n + 1 WHERE id = 8; END LOOP; END $$")
+    kept = value(mine, "SELECT coalesce(sum(total_bytes), 0) FROM pg_backend_memory_contexts WHERE name LIKE 'mixedcc%addition'")
+    query(mine, "RELEASE s; COMMIT")
+    check(f"deferred {name}: additions that were made keep no memory", kept < 1_000_000, kept)
+    equal(f"deferred {name}: parameters, many", value(mine, "SELECT n FROM t WHERE id = 8"), 5000)
     equal(f"deferred {name}: parameters", query(mine, "SELECT n, m FROM t WHERE id IN (6, 7) ORDER BY id"), [(24, 2), (5050, 0)])
     mine.close()
 
