@@ -234,8 +234,9 @@ unsafe extern "C-unwind" fn make_those(these: &mut dyn FnMut(&Note) -> bool) {
         // have come first, and then all in the same order. Additions to one row keep theirs.
         let busy = wanted.iter().find(|(_, n)| is_busy(n));
         let Some(i) = busy.or(wanted.iter().min_by_key(|(_, n)| n.row)).map(|(i, _)| of_its_row(*i)) else { return };
-        drop(wanted); // an ERROR jumps over this frame
-                      // SAFETY: the table of a note is locked to the end of the subtransaction that noted it.
+        // An ERROR jumps over this frame.
+        drop(wanted);
+        // SAFETY: the table of a note is locked to the end of the subtransaction that noted it.
         unsafe { make(i) };
         notes()[i].made = xact::depth();
         keep(|n| n.made == 0 || n.made > n.noted);
