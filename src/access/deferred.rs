@@ -118,6 +118,9 @@ pub unsafe fn note(s: Statement) -> bool {
     if r.partition().protocols().locks_partitions() {
         return false; // it has the partition to its end in any case
     }
+    if notes().iter().any(|n| n.row == (r.table.id, r.no) && n.cid >= s.cid) {
+        return false; // a statement that has begun later came first: it is not seen
+    }
     if WAITING.get() >= MOST {
         // SAFETY: the contract of this function.
         unsafe { make_all() };
@@ -175,6 +178,11 @@ impl Statement<'_> {
 pub fn meets(table: Oid, row: Option<(u64, u64)>, looked: Columns) -> bool {
     let meets = |n: &Note| n.table == table && row.is_none_or(|r| r == n.row) && looked.meet(n.sets);
     any() && notes().iter().any(|n| n.made == 0 && meets(n))
+}
+
+/// Does an addition to a row wait?
+pub fn waits(row: (u64, u64)) -> bool {
+    notes().iter().any(|n| n.made == 0 && n.row == row)
 }
 
 /// A statement, or somebody else, is about to look at a table (INV-DEFERRED).

@@ -64,9 +64,18 @@ unsafe fn in_expressions(info: &RelInfo, rti: u32, lists: &[*mut pg_sys::List]) 
 /// Lists of a finished plan, or null.
 pub unsafe fn by_lists(info: &RelInfo, rti: u32, lists: &[*mut pg_sys::List]) -> Columns {
     // SAFETY: the contract of this function.
-    let columns = unsafe { in_expressions(info, rti, lists) }.columns;
+    let columns = unsafe { returned(info, rti, lists) };
     note(info, columns);
     columns
+}
+
+/// The columns of the table in these lists, of a statement that writes the row.
+///
+/// # Safety
+/// As for [`by_lists`].
+pub unsafe fn returned(info: &RelInfo, rti: u32, lists: &[*mut pg_sys::List]) -> Columns {
+    // SAFETY: the contract of this function.
+    unsafe { in_expressions(info, rti, lists) }.columns
 }
 
 /// The columns at which a custom scan of ours looks in a row that it looks up.

@@ -25,7 +25,26 @@ pub unsafe fn is_addition(list: *mut pg_sys::List, columns: *mut pg_sys::List) -
         let free: Free = |n| !pg_sys::contain_var_clause(n);
         !columns.is_empty()
             && values.len() == columns.len()
-            && values.iter().zip(&columns).all(|(e, column)| adds((**e).expr.cast(), *column, free))
+            && values.iter().zip(&columns).all(|(e, column)| {
+                let value = (**e).expr.cast();
+                has_operator(value) && adds(value, *column, free)
+            })
+    }
+}
+
+/// Is there an operator below the casts?
+unsafe fn has_operator(n: *mut Node) -> bool {
+    // SAFETY: `n` is an expression of the plan, which is what its tag says.
+    unsafe {
+        match (*n).type_ {
+            NodeTag::T_OpExpr => true,
+            NodeTag::T_RelabelType => has_operator((*n.cast::<pg_sys::RelabelType>()).arg.cast()),
+            NodeTag::T_FuncExpr => {
+                let args = PgList::<Node>::from_pg((*n.cast::<pg_sys::FuncExpr>()).args);
+                args.get_ptr(0).is_some_and(|a| has_operator(a))
+            }
+            _ => false,
+        }
     }
 }
 
@@ -45,6 +64,8 @@ unsafe fn adds(n: *mut Node, column: i32, free: Free) -> bool {
                     || f.funcformat == pg_sys::CoercionForm::COERCE_EXPLICIT_CAST;
                 let args = PgList::<Node>::from_pg(f.args);
                 let mut rest = args.iter_ptr().skip(1);
+                // A stable one may give another value at the end: settings may have changed.
+                let casts = casts && pg_sys::func_volatile(f.funcid) as u8 == pg_sys::PROVOLATILE_IMMUTABLE;
                 casts && args.get_ptr(0).is_some_and(|a| adds(a, column, free)) && rest.all(|a| free(a))
             }
             NodeTag::T_OpExpr => {

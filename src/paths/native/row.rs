@@ -3,7 +3,7 @@
 use super::table::{Open, Write};
 use super::{Column, Statement, Value};
 use crate::access::lookup::{self, Found, Key};
-use crate::access::{mixture, primary, tuple, write};
+use crate::access::{deferred, mixture, primary, tuple, write};
 use crate::pg::{self, compat, Tid};
 use crate::state::xact;
 use mixedcc_engine::range;
@@ -299,7 +299,8 @@ pub unsafe fn delete(t: &Open, snapshot: pg_sys::Snapshot, found: Found) -> Resu
 /// these.
 #[inline]
 pub fn is_written_since(r: RecordRef, before: Option<u32>) -> bool {
-    xact::running().is_some_and(|t| t.last_write(r) != before)
+    let waits = || deferred::any() && deferred::waits((r.table.id, r.no));
+    xact::running().is_some_and(|t| t.last_write(r) != before) || waits()
 }
 
 /// A caller's function has written the row that it was asked to change: its update would undo that.

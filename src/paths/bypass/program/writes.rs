@@ -87,7 +87,7 @@ unsafe fn additions(p: *mut Program, table: pg_sys::Relation, shape: &Shape) {
         let returned = if shape.returning.is_null() {
             Columns::NONE
         } else {
-            looked::by_lists(rel::info(table), shape.rti, &[shape.returning])
+            looked::returned(rel::info(table), shape.rti, &[shape.returning])
         };
         if returned.meet((*p).sets_of) {
             return;
