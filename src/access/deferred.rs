@@ -128,8 +128,10 @@ pub unsafe fn note(s: Statement) -> bool {
     // SAFETY: the contract of this function. All that is kept is copied into the memory of the
     // note, which lives as long as the note.
     unsafe {
+        (s.tries)();
+        // Of the statement until it is noted: an ERROR before that leaves nothing.
         let memory = pg_sys::AllocSetContextCreateInternal(
-            pg_sys::TopTransactionContext,
+            pg_sys::CurrentMemoryContext,
             c"mixedcc deferred addition".as_ptr(),
             pg_sys::ALLOCSET_SMALL_MINSIZE as usize,
             pg_sys::ALLOCSET_SMALL_INITSIZE as usize,
@@ -148,7 +150,7 @@ pub unsafe fn note(s: Statement) -> bool {
             pg_sys::MemoryContextDelete(memory);
             return false;
         };
-        (s.tries)();
+        pg_sys::MemoryContextSetParent(memory, pg_sys::TopTransactionContext);
         notes().push(Note {
             table: s.oid(),
             row: (r.table.id, r.no),
