@@ -203,7 +203,7 @@ pub static LOAD_WORKERS: GucSetting<i32> = GucSetting::<i32>::new(2);
 /// May a serializable transaction that has only read go on as a snapshot?
 pub static FREEZE_READERS: GucSetting<bool> = GucSetting::<bool>::new(true);
 /// Do transactions that only read keep no versions between those that their snapshot needs?
-pub static PRUNE_VERSIONS: GucSetting<bool> = GucSetting::<bool>::new(false);
+pub static PRUNE_VERSIONS: GucSetting<bool> = GucSetting::<bool>::new(true);
 /// Does a commit that waits for its flush give up the locks of what it has written?
 pub static EARLY_RELEASE: GucSetting<bool> = GucSetting::<bool>::new(false);
 /// Access method of tables that extensions' scripts make.

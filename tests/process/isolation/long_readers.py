@@ -210,7 +210,5 @@ def test_all():
 
 
 if __name__ == "__main__":
-    boss = make_database(DATABASE)
-    query(boss, f"ALTER DATABASE {DATABASE} SET mixedcc.prune_versions = on")
-    boss.close()
+    make_database(DATABASE).close()
     main(test_all, lambda: drop_database(DATABASE))

@@ -217,7 +217,5 @@ def test_faults():
 
 
 if __name__ == "__main__":
-    boss = make_database(DATABASE)
-    query(boss, f"ALTER DATABASE {DATABASE} SET mixedcc.prune_versions = on")
-    boss.close()
+    make_database(DATABASE).close()
     main(test_faults if "--faults" in sys.argv else test_reads, lambda: drop_database(DATABASE))

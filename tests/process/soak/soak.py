@@ -6,8 +6,9 @@ Half of the deaths are losses of power.
     soak [--minutes 60] [--crashes 200] [--seed 1]
 
 The load is that of the crash matrix (lib/transfers.py: transfers under all protocols in tables of
-ours and of heap, savepoints, switches, VACUUM, checkpoints), and a session that changes
-definitions. It fails if there were fewer crashes than asked, or any violation."""
+ours and of heap, savepoints, switches, VACUUM, checkpoints). Beside it a session changes
+definitions, and one reads by snapshots for a second or two. It fails if there were fewer crashes
+than asked, or any violation."""
 
 import argparse
 import collections
@@ -131,6 +132,55 @@ def judge_made_indexes(connection, problems):
             problems.append(f"{name}: {error}")
 
 
+# --- a session that reads by snapshots ---------------------------------------------------
+
+READERS = ("REPEATABLE READ", "SERIALIZABLE READ ONLY")
+
+
+def report(database, seed, results):
+    """Until the server is gone: transactions that read the accounts again and again."""
+    dice, problem = random.Random(f"{seed} report"), ""
+    try:
+        connection = connect(database, options="-c lock_timeout=3s")
+        while not problem:
+            try:
+                query(connection, f"BEGIN ISOLATION LEVEL {dice.choice(READERS)}")
+                problem = read_again(connection, dice)
+                query(connection, "COMMIT")
+            except psycopg2.Error as error:
+                if connection.closed or error.pgcode not in ("55P03", "40P01"):
+                    raise
+                query(connection, "ROLLBACK")
+    except psycopg2.Error as error:
+        problem = "" if error.pgcode in (None, "57P01", "57P02", "57P03") else f"report: {error!r}"
+    results.put(problem)
+
+
+def read_again(connection, dice):
+    """What is wrong with the transaction's reads."""
+    balances = {table: rows_by(connection, table, "") for table in transfers.accounts()}
+    total = sum(balance for rows in balances.values() for _, balance in rows)
+    if total != transfers.START * transfers.ACCOUNTS * len(balances):
+        return f"report: a snapshot has {total} in all accounts"
+    for _ in range(dice.randrange(1, 6)):
+        time.sleep(dice.uniform(0, 0.4))
+        table, way = dice.choice(list(balances)), dice.choice(["seqscan", "indexscan", ""])
+        rows = rows_by(connection, table, way)
+        if rows != balances[table]:
+            return f"report: {table} was {balances[table]}, and is {rows} (without {way})"
+    return ""
+
+
+def rows_by(connection, table, way):
+    """The accounts of a table, read without a way to read."""
+    if way:
+        query(connection, f"SET LOCAL enable_{way} = off")
+    rows = sorted(query(connection, f"SELECT id, balance FROM {table} WHERE id > 0"))
+    if way:
+        query(connection, f"SET LOCAL enable_{way} = on")
+    return rows
+
+
 # --- deaths ------------------------------------------------------------------------
 
 def death(dice):
@@ -191,6 +241,8 @@ def cycle(soak, dice, n):
     SERVER["pid"] = postmaster()
     definer = multiprocessing.Process(target=define, daemon=True, args=(matrix.DATABASE, n, soak.seq, soak.results))
     definer.start()
+    reporter = multiprocessing.Process(target=report, daemon=True, args=(matrix.DATABASE, n, soak.reports))
+    reporter.start()
     load = transfers.Load(matrix.DATABASE, soak.oracle, n, f"{how}:{dice.randrange(1, 6)}" if how in matrix.BACKEND else None)
     try:
         die(how, dice)
@@ -199,9 +251,11 @@ def cycle(soak, dice, n):
             kill_group()
         soak.committed += load.end("soak")
         soak.seq, answered, problem = soak.results.get(timeout=120)
-        definer.join(30)
+        wrong = soak.reports.get(timeout=120)
+        for session in (definer, reporter):
+            session.join(30)
     soak.answered = [max(pair) for pair in zip(soak.answered, answered)]
-    problems = [problem] if problem else []
+    problems = [p for p in (problem, wrong) if p]
     soak.counts[how] += 1
     starts(dice, soak.disk, soak.counts)
     connection = connect(matrix.DATABASE)
@@ -217,7 +271,7 @@ class Soak:
     def __init__(self, seed):
         self.oracle = matrix.set_up(power=f"soak {seed}")
         self.disk = SERVER["disk"]
-        self.results = multiprocessing.Queue()
+        self.results, self.reports = multiprocessing.Queue(), multiprocessing.Queue()
         self.seq, self.answered, self.committed = 0, [0] * GENERATIONS, 0
         self.counts = collections.Counter()
         connection = connect(matrix.DATABASE)
