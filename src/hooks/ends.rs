@@ -52,7 +52,10 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
             write_made();
             xact::prepare();
         }
-        XACT_EVENT_COMMIT => end(xact::publish()),
+        XACT_EVENT_COMMIT => {
+            end(xact::publish());
+            xact::mixed::await_marks();
+        }
         XACT_EVENT_ABORT => {
             end(xact::undo());
             native::abort_transaction();

@@ -76,6 +76,8 @@ pub enum Fault {
     MixedCrossed,
     /// A mixed transaction that writes nothing in heap is a reader there.
     MixedReader,
+    /// A serializable transaction does not wait for the marks of those that it has missed.
+    MixedUnmarked,
     /// PREPARE waits for locks behind the gate.
     PreparedWindowEarly,
     /// The end of a prepared transaction does not make its rows dirty.
@@ -147,7 +149,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 64] = [
+    const OURS: [(&str, Fault); 65] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),
@@ -182,6 +184,7 @@ mod switch {
         ("mixed_torn", Fault::MixedTorn),
         ("mixed_crossed", Fault::MixedCrossed),
         ("mixed_reader", Fault::MixedReader),
+        ("mixed_unmarked", Fault::MixedUnmarked),
         ("prepared_window_early", Fault::PreparedWindowEarly),
         ("prepared_stays_pending", Fault::PreparedStaysPending),
         ("not_asleep", Fault::NotAsleep),

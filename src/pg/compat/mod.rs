@@ -89,7 +89,9 @@ pub use maintenance::{
 };
 pub use nbtree::{is_hollow, may_be_hollow, poison, write_hollow_init, write_hollow_mark};
 pub use nodes::{array_length, is_c_collation, is_of_row, mutated, relation_name, walk_children};
-pub use predicate::{check_before_commit, count_as_writer, has_missed_prepared, serializable_standing, Standing};
+pub use predicate::{
+    check_before_commit, count_as_writer, has_missed_prepared, serializable_standing, unmarked_missed, Standing,
+};
 pub use process::nap;
 pub use process::{
     addin_shmem_lock, checkpoint_span, checkpointer, clean_up_after_error, client_doing, delays_checkpoints,

@@ -42,6 +42,8 @@ struct Conflict {
     writer: *mut Xact,
 }
 
+/// SXACT_FLAG_COMMITTED: its end is marked, which comes after snapshots show it.
+const COMMITTED: u32 = 0x1;
 /// SXACT_FLAG_PREPARED: it has passed PostgreSQL's test before its commit, or has committed.
 const PREPARED: u32 = 0x2;
 /// SXACT_FLAG_READ_ONLY
@@ -76,20 +78,24 @@ pub enum Standing {
     Strange,
 }
 
+/// The entry of the running transaction.
+fn own() -> Option<&'static Xact> {
+    // SAFETY: the entry of a running transaction lives in shared memory until its end, and the
+    // callers keep the reference no longer.
+    unsafe { raw::ShareSerializableXact().cast::<Xact>().as_ref() }
+}
+
 /// Runs `f` with the entry of the running transaction, under SerializableXactHashLock. `f` must not
 /// unwind.
 fn with_own<R>(f: impl FnOnce(&Xact) -> R) -> Option<R> {
-    // SAFETY: the entry of a running transaction lives in shared memory until its end. Lock 28 of
-    // the main array is SerializableXactHashLock (lwlocknames.txt, lwlocklist.h): entries and their
-    // lists change under it in exclusive mode only. It is released below, as `f` does not unwind.
+    let own = own()?;
+    // SAFETY: lock 28 of the main array is SerializableXactHashLock (lwlocknames.txt,
+    // lwlocklist.h): entries and their lists change under it in exclusive mode only. It is released
+    // below, as `f` does not unwind.
     unsafe {
-        let own = raw::ShareSerializableXact().cast::<Xact>();
-        if own.is_null() {
-            return None;
-        }
         let lock = &raw mut (*pg_sys::MainLWLockArray.add(28)).lock;
         pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_SHARED);
-        let result = f(&*own);
+        let result = f(own);
         pg_sys::LWLockRelease(lock);
         Some(result)
     }
@@ -111,21 +117,43 @@ pub fn serializable_standing() -> Standing {
 /// Has the running transaction read something that another serializable transaction has replaced
 /// which has prepared or committed?
 pub fn has_missed_prepared() -> bool {
-    let missed = with_own(|own| {
-        let head = &raw const own.out_conflicts;
-        let mut at = own.out_conflicts.next.cast_const();
-        let mut found = own.flags & FORGOTTEN_WRITER != 0;
-        while !found && at != head {
-            // SAFETY: under the lock the list is a circle of conflicts, linked by their first
-            // fields; each names two entries that live as long as it.
-            unsafe {
-                found = (*(*at.cast::<Conflict>()).writer).flags & PREPARED != 0;
-                at = (*at).next;
-            }
-        }
-        found
-    });
-    missed.unwrap_or(false)
+    with_own(|own| own.flags & FORGOTTEN_WRITER != 0 || missed(own).any(|x| x.flags & PREPARED != 0)).unwrap_or(false)
+}
+
+/// Those that have replaced what the transaction has read. Under SerializableXactHashLock.
+fn missed(own: &Xact) -> impl Iterator<Item = &Xact> {
+    let head = &raw const own.out_conflicts;
+    let mut at = own.out_conflicts.next.cast_const();
+    std::iter::from_fn(move || {
+        // SAFETY: under the lock the list is a circle of conflicts, linked by their first fields;
+        // each names two entries that live as long as it.
+        (at != head).then(|| unsafe {
+            let writer = &*(*at.cast::<Conflict>()).writer;
+            at = (*at).next;
+            writer
+        })
+    })
+}
+
+/// Of a transaction that has written, and that snapshots show: the ids of those that have replaced
+/// what it has read, have prepared, and are not marked as committed. Snapshots may show them.
+pub fn unmarked_missed() -> Vec<pg_sys::TransactionId> {
+    // SAFETY: variables of this process, which only its one thread writes.
+    let (pid, xid) = unsafe { (pg_sys::MyProcPid, u32::from(crate::pg::raw::GetTopTransactionIdIfAny())) };
+    // An entry of another layout, and one without such conflicts, are left without the lock. A
+    // conflict with a transaction that snapshots show by now was there before they showed it.
+    let is_free = |own: &Xact| own.pid != pid || own.top_xid != xid || missed_none(own);
+    if xid == 0 || own().is_none_or(is_free) {
+        return Vec::new();
+    }
+    let is_unmarked = |x: &&Xact| x.flags & (PREPARED | COMMITTED) == PREPARED && x.top_xid != 0;
+    with_own(|own| missed(own).filter(is_unmarked).map(|x| x.top_xid.into()).collect()).unwrap_or_default()
+}
+
+fn missed_none(own: &Xact) -> bool {
+    let head = &raw const own.out_conflicts;
+    // SAFETY: the field is in the entry. Others write it under the lock, and a stale value is fine.
+    unsafe { (&raw const own.out_conflicts.next).read_volatile().cast_const() == head }
 }
 
 /// PostgreSQL's test before a commit, which marks the transaction as prepared. PostgreSQL makes it

@@ -30,7 +30,9 @@ use pgrx::pg_sys;
 use pgrx::prelude::*;
 
 mod cuts;
+mod marks;
 pub use cuts::{size, startup};
+pub use marks::await_marks;
 
 /// May the READ ONLY transaction be mixed (INV-CUT)?
 #[derive(Clone, Copy, PartialEq, Eq)]

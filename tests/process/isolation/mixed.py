@@ -15,6 +15,7 @@ import psycopg2
 from lib import protocols
 from lib.common import (RETRY, check, connect, create_table, drop_database, equal, main, make_database, must_be_found, must_come,
                         premise, query, value, waits_for_lock)
+from lib.standing import Point
 
 DATABASE = "process_mixed"
 FAULT = ""
@@ -232,11 +233,42 @@ def readers_of_heap_count(admin):
     end(m, t, b)
 
 
+def commits_are_marked_in_order(admin):
+    """R4: heap shows T3 before T5, and SSI marks T5 first. T5 has missed T3, and R has seen it. R
+    misses T5, so R is before T5, T5 before T3, and T3 before R. All is heap."""
+    for begin in ("SERIALIZABLE READ ONLY", "SERIALIZABLE"):
+        tables(admin)
+        t3, t5, r = Session(), Session(), Session(begin)
+        t5.get("h", 2)
+        t3.put("h", 2)
+        point = Point("commit-shown")
+        query(t3.connection, f"SET mixedcc.stop_events = on; SET mixedcc.kill_at = '{point.setting}'")
+        t3.start_commit()
+        point.must_stand()
+        seen = r.get("h", 2)
+        t5.put("h", 4)
+        t5.start_commit()
+        must_come(lambda: value(admin, "SELECT v FROM h WHERE k = 4") == 1)
+        if FAULT:
+            t5.thread.join()
+        point.go()
+        t3.thread.join()
+        t5.thread.join()
+        missed = r.get("h", 4)
+        if begin == "SERIALIZABLE":
+            r.put("h", 9)
+        done = r.commit()
+        check("R4: heap's commits are marked in the order in which it shows them", not (done and (seen, missed) == (1, 0)), (begin, seen, missed))
+        equal("R4: both writers commit", (t3.error, t5.error), (None, None))
+        end(t3, t5, r)
+
+
 RULES = {
     "mixed_missed": ("R1: who misses a commit in heap does not see it in ours", read_is_replaced),
     "mixed_together": ("R2: heap shows mixed commits in their order", ends_in_turn),
     "mixed_torn": ("R3: a reader sees both parts of a commit or none", sees_both_parts),
     "mixed_crossed": ("R3: two readers see commits of both kinds in one order", readers_do_not_cross),
+    "mixed_unmarked": ("R4: heap's commits are marked in the order in which it shows them", commits_are_marked_in_order),
     "mixed_reader": ("readers of heap: they are part of SSI's structures", readers_of_heap_count),
 }
 
