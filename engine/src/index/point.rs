@@ -36,13 +36,20 @@ impl Wanted<'_> {
     /// `span` is the range of prefixes that the node covers, as far as it is known.
     #[inline]
     fn below(&self, node: NodeRef, version: u64, from: usize, or_at: bool, span: Span) -> Result<usize, Restart> {
-        let high = node.count().max(from);
-        let low = node.below_leading_near(self.prefix, from, high, span.place(self.prefix, high));
+        let (low, high) = self.leading(node, from, span);
         // Few entries have the same first bytes. If one changes meanwhile, so does the version.
         if low == high || node.leading(low) != self.prefix {
             return Ok(low);
         }
         self.below_equal(node, version, (low, high), or_at)
+    }
+
+    /// The first entry from `from` on whose first bytes are not below those of the key, and the end
+    /// of all entries.
+    #[inline]
+    fn leading(&self, node: NodeRef, from: usize, span: Span) -> (usize, usize) {
+        let high = node.count().max(from);
+        (node.below_leading_near(self.prefix, from, high, span.place(self.prefix, high)), high)
     }
 
     /// As `below`, among the entries `low..high`, the first of which has the key's first bytes.
@@ -54,7 +61,7 @@ impl Wanted<'_> {
         or_at: bool,
     ) -> Result<usize, Restart> {
         // Often it is the first of them.
-        if !self.is_below(node, version, low, or_at)? {
+        if low == high || !self.is_below(node, version, low, or_at)? {
             return Ok(low);
         }
         while low < high {
@@ -187,18 +194,19 @@ impl Index {
 
     fn try_few(&self, wanted: &Wanted<'_>, found: &mut [u64; FEW]) -> Result<Option<usize>, Restart> {
         let Place { leaf: node, version, span } = self.try_place(wanted)?;
-        let mut at = wanted.below(node, version, 0, false, span)?;
-        let (count, mut n) = (node.count(), 0);
+        let ((mut at, count), mut n) = (wanted.leading(node, 0, span), 0);
         while at < count {
             let e = node.words(at);
-            if wanted.compare(node, version, &e)?.is_ne() {
-                break;
+            match wanted.compare(node, version, &e)? {
+                Ordering::Equal if n == FEW => return Ok(None),
+                Ordering::Equal => {
+                    found[n] = e.record as u64;
+                    (n, at) = (n + 1, at + 1);
+                }
+                // The entry has the first bytes of the key, and so may many behind it.
+                Ordering::Less if n == 0 => at = wanted.below_equal(node, version, (at + 1, count), false)?,
+                _ => break,
             }
-            if n == FEW {
-                return Ok(None);
-            }
-            found[n] = e.record as u64;
-            (n, at) = (n + 1, at + 1);
         }
         node.check(version)?;
         // If the leaf's last entry has the key, the next leaf may have more.
