@@ -15,9 +15,36 @@ use crate::primitive::{AtomicU8, Ordering};
 const PLACES: usize = 256;
 /// From this level on a record is hot: after some seven failures.
 const HOT: u8 = 3;
+/// Levels end here, or at the threshold if that is higher.
 const MOST: u8 = 8;
+/// The highest threshold. A dice has 24 bits, and [`COOLS`] more than this are needed.
+#[cfg(feature = "thresholds")]
+const HIGHEST: u8 = 20;
 /// Locks that were free count 2^-3.
 const COOLS: u8 = 3;
+
+/// The threshold of this process, which benchmarks set.
+#[cfg(feature = "thresholds")]
+static THRESHOLD: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(HOT);
+
+/// Sets the level from which on records are hot, in all partitions, for this process: 0 makes all
+/// records hot.
+#[cfg(feature = "thresholds")]
+pub fn set_threshold(level: u8) {
+    THRESHOLD.store(level.min(HIGHEST), std::sync::atomic::Ordering::Relaxed);
+}
+
+#[cfg(feature = "thresholds")]
+#[inline]
+fn threshold() -> u8 {
+    THRESHOLD.load(std::sync::atomic::Ordering::Relaxed)
+}
+
+#[cfg(not(feature = "thresholds"))]
+#[inline]
+const fn threshold() -> u8 {
+    HOT
+}
 
 /// Of each place, the level. All-zero: nothing is hot.
 #[repr(transparent)]
@@ -32,14 +59,14 @@ impl Heat {
     /// Is the record hot?
     #[inline]
     pub fn is_hot(&self, record: u64) -> bool {
-        self.place(record).load(Ordering::Relaxed) >= HOT
+        self.place(record).load(Ordering::Relaxed) >= threshold()
     }
 
     /// The record has failed a transaction, or made it wait. `dice`: a random number.
     pub fn raise(&self, record: u64, dice: u32) {
         let place = self.place(record);
         let level = place.load(Ordering::Relaxed);
-        if level < MOST && falls(dice, level) {
+        if level < MOST.max(threshold()) && falls(dice, level) {
             place.store(level + 1, Ordering::Relaxed);
         }
     }
@@ -98,6 +125,23 @@ mod tests {
         assert!(idle > failures, "{idle}");
         (0..100_000).for_each(|_| h.lower(5, roll())); // not below zero
         assert_eq!(h.place(5).load(Ordering::Relaxed), 0);
+    }
+
+    /// All tests of a process share the threshold. So this one is alone:
+    /// `cargo test --features thresholds --lib a_threshold_decides`.
+    #[cfg(feature = "thresholds")]
+    #[test]
+    fn a_threshold_decides_from_which_level_on_a_record_is_hot() {
+        let (h, mut roll) = (new(), dice());
+        set_threshold(0);
+        assert!(h.is_hot(5), "all are hot");
+        set_threshold(200);
+        assert_eq!(threshold(), HIGHEST);
+        set_threshold(10);
+        (0..100_000).for_each(|_| h.raise(5, roll()));
+        assert_eq!(h.place(5).load(Ordering::Relaxed), 10, "levels go as far as the threshold");
+        assert!(h.is_hot(5) && !h.is_hot(6));
+        set_threshold(HOT);
     }
 
     /// The share of the time in which a record is hot, if one in `every` locks meets somebody.

@@ -12,6 +12,8 @@ mod tuning;
 mod waits;
 
 pub use guard::Tally;
+#[cfg(feature = "thresholds")]
+pub use heat::set_threshold;
 pub use heat::Heat;
 pub use intents::Intents;
 pub use stats::{PartitionStats, Sample, SampleEvery, Sampled, Sampler, Stripe, MARKS, PARTNERS, STRIPES};

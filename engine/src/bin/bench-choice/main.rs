@@ -9,7 +9,11 @@
 //!   it.
 //! * `bench-choice mixed`: transactions over several protocols. `bench/mixed` counts its
 //!   instructions.
+//! * `bench-choice heat`: commits and attempts while one row is read and written by turns, by
+//!   thresholds of `mocc`'s heat, if the engine has the feature `thresholds`. `bench/heat` runs it.
 
+#[cfg(feature = "thresholds")]
+mod heat;
 mod hybrid;
 mod mixed;
 mod outside;
@@ -144,6 +148,23 @@ fn switches(a: &Args) {
     });
 }
 
+/// The shifting load of the MOCC paper.
+#[cfg(feature = "thresholds")]
+fn heat(a: &Args) {
+    heat::run(&heat::Plan {
+        modes: a.text("--modes").expect("modes").split(',').map(heat::Mode::parse).collect(),
+        seed: a.number("--seed", 1.0) as u64,
+        rounds: a.number("--rounds", 1.0) as u64,
+        threads: a.number("--threads", 2.0) as u64,
+        rows: a.number("--rows", 100_000.0) as u64,
+        records: a.number("--records", 8.0) as u64,
+        phases: a.number("--phases", 8.0) as u64,
+        buckets: a.number("--buckets", 8.0) as u64,
+        bucket_s: a.number("--bucket", 0.05),
+        yields: a.number("--yields", 0.0) as u64,
+    });
+}
+
 fn main() {
     let a = Args(std::env::args().collect());
     match a.0.get(1).map(String::as_str) {
@@ -151,6 +172,8 @@ fn main() {
         Some("measure") => measure(&a),
         Some("schedule") => schedule(&a),
         Some("switches") => switches(&a),
+        #[cfg(feature = "thresholds")]
+        Some("heat") => heat(&a),
         Some("mixed") => mixed::run(
             a.text("--protocols").unwrap_or(Protocol::DEFAULT.name()),
             a.has("--apart"),
@@ -162,6 +185,8 @@ fn main() {
             eprintln!("bench-choice schedule [--seed N] [--phases N] [--intervals N] [--interval S] [--kind tpcc|varied|half|undeclared|table1|figure13|figure14, each but the first also ..._home] [--explain] [--model FILE] [--wrong FILE] [--modes M,...]");
             eprintln!("bench-choice switches --pairs OLD-NEW,... --long S,... [--stop-all] [--seed N] [--seconds S] [--yields N]");
             eprintln!("bench-choice mixed [--protocols P+...] [--apart] [--transactions N]");
+            #[cfg(feature = "thresholds")]
+            eprintln!("bench-choice heat --modes PROTOCOL[:THRESHOLD],... [--seed N] [--rounds N] [--threads N] [--rows N] [--records N] [--phases N] [--buckets N] [--bucket S] [--yields N]");
             std::process::exit(2);
         }
     }

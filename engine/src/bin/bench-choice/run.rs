@@ -18,7 +18,7 @@ extern "C" {
 /// changes from run to run. A thread alone on its core yields to no other thread, which can make a
 /// run half as fast again. Does nothing if binding fails.
 #[cfg(target_os = "linux")]
-fn bind(thread: usize) {
+pub fn bind(thread: usize) {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get()).min(64);
     let mask = 1u64 << (thread % cores);
     // SAFETY: the C library's function, which reads 8 bytes at the mask. 0 is the calling thread.
@@ -26,7 +26,7 @@ fn bind(thread: usize) {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn bind(_: usize) {}
+pub fn bind(_: usize) {}
 
 /// The number of a thread's programs, which it repeats.
 const PROGRAMS: usize = 1024;

@@ -42,6 +42,12 @@ fn version(t: &mut Txn, value: u64) -> Result<NonNull<Version>, Error> {
     Ok(v)
 }
 
+/// The number in a row that the calling transaction has found.
+fn value(v: NonNull<Version>) -> u64 {
+    // SAFETY: INV-VERSION, INV-RETIRE: found under the caller's pin, and rows begin with 8 bytes.
+    unsafe { Version::payload(v.as_ptr()).cast::<u64>().read_unaligned() }
+}
+
 impl Store {
     pub fn new(partitions: u64, rows: u64, hot: u64) -> Store {
         Store::with_spare(partitions, rows, hot, 192 << 20)
@@ -112,6 +118,18 @@ impl Store {
         }
     }
 
+    /// The number of updates of a row. No thread is at work.
+    #[cfg(feature = "thresholds")]
+    pub fn value(&self, partition: u32, rank: u32) -> u64 {
+        let (p, mut t) = (self.platform(0), Txn::new(self.e, 0));
+        t.begin(Level::Serializable, 3);
+        let found = t.find_row(&p, self.at(partition, rank), &key(partition, rank), false, None);
+        let value = value(found.expect("alone").expect("rows are never deleted").version);
+        t.abort();
+        p.ended();
+        value
+    }
+
     pub fn platform(&self, slot: SlotId) -> Outside {
         Outside::new(self.e, slot, self.dormitory.clone())
     }
@@ -152,8 +170,7 @@ impl<'s> Worker<'s> {
         let at = self.s.at(op.partition, op.rank);
         let found = self.t.find_row(&self.p, at, &key(op.partition, op.rank), op.write, None)?;
         let row = found.expect("rows are never deleted");
-        // SAFETY: INV-VERSION, INV-RETIRE: found under our pin, and rows begin with 8 bytes.
-        let value = unsafe { Version::payload(row.version.as_ptr()).cast::<u64>().read_unaligned() };
+        let value = value(row.version);
         self.work();
         if op.write {
             let v = version(&mut self.t, value + 1)?;
