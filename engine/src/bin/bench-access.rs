@@ -1,10 +1,10 @@
 //! The cost of an access in the engine alone, without PostgreSQL. `bench/access` runs it.
 //!
 //! A transaction makes 16 accesses by primary key (the engine's B+tree) to rows of 100 bytes, zipf
-//! 0.9, half of them read-modify-write. There are one or two threads, and partitions under each
-//! protocol and under a mix of all. An aborted transaction is retried. Prints CSV. The sum of the
-//! rows' counters is checked at the end. `--memory MB` measures instead how long the machine waits
-//! for memory.
+//! 0.9, half of them read-modify-write; options change each of these. There are one or two threads,
+//! and partitions under each protocol and under a mix of all. An aborted transaction is retried.
+//! Prints CSV. The sum of the rows' counters is checked at the end. `--memory MB` measures instead
+//! how long the machine waits for memory.
 
 #[path = "bench-access/memory.rs"]
 mod memory;
@@ -25,11 +25,55 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use workload::{Rng, Zipf};
 
-const ROW: usize = 100;
-const ACCESSES: usize = 16;
-const THETA: f64 = 0.9;
-/// The number of a thread's transactions, drawn before the measurement.
-const PROGRAMS: usize = 1 << 14;
+/// What the transactions do.
+struct Load {
+    rows: u64,
+    /// The accesses of a transaction.
+    accesses: usize,
+    /// The bytes of a row. A counter is in the first four.
+    payload: usize,
+    /// The percentage of the accesses that read and write. `None`: every other one does.
+    writes: Option<u64>,
+    /// The number of a thread's transactions, drawn before the measurement, then repeated.
+    programs: usize,
+    zipf: Zipf,
+}
+
+impl Load {
+    fn new(options: &Options) -> Load {
+        let rows = options.number("--rows", 1e6) as u64;
+        let load = Load {
+            rows,
+            accesses: options.number("--accesses", 16.0) as usize,
+            payload: options.number("--payload", 100.0) as usize,
+            writes: options.0.iter().any(|o| o == "--writes").then(|| options.number("--writes", 0.0) as u64),
+            programs: options.number("--programs", f64::from(1 << 14)) as usize,
+            zipf: Zipf::new(rows, options.number("--skew", 0.9)),
+        };
+        assert!(load.payload >= size_of::<u32>(), "--payload: the counter of a row has 4 bytes");
+        assert!(load.accesses > 0 && load.programs > 0 && rows > 0, "nothing to do");
+        load
+    }
+
+    /// Draws the transactions of a thread, one after the other.
+    fn draw(&self, seed: u64) -> Vec<Access> {
+        let mut rng = Rng::new(seed);
+        let accesses = (0..self.programs * self.accesses).map(|i| {
+            let key = self.zipf.draw(&mut rng);
+            // Each transaction has as many writes where every other access is one.
+            let write = self.writes.map_or(i % self.accesses % 2 == 1, |percent| rng.percent(percent));
+            Access { key, write }
+        });
+        accesses.collect()
+    }
+}
+
+/// A read, or a read and a write, of a row.
+#[derive(Clone, Copy)]
+struct Access {
+    key: u64,
+    write: bool,
+}
 
 #[repr(C)]
 struct Timespec {
@@ -90,26 +134,27 @@ struct Store {
     e: Engine,
     table: &'static Table,
     partitions: u32,
+    payload: usize,
     waits: Arc<Waits>,
     _block: Block,
 }
 
 impl Store {
-    fn new(rows: u64, layout: &Layout, huge: bool, slots: usize) -> Store {
+    fn new(load: &Load, layout: &Layout, huge: bool, slots: usize) -> Store {
         let make = if huge { Block::huge } else { Block::new };
-        let block = make(rows as usize * 320 + (512 << 20), slots).expect("memory for the table");
+        let block = make(load.rows as usize * (220 + load.payload) + (512 << 20), slots).expect("memory for the table");
         let e = block.engine;
         let partitions = layout.protocols.len() as u32;
         let set = ProtocolSet::of(Protocol::DEFAULT);
         let map = Table::new_map(&e, 0, partitions, 0, b"", set, Policy::Wait).expect("memory");
         let table = Table::create(&e, 0, [1; 4], map).expect("memory");
         table.create_primary(&e, 0, 0, Reuse::AtOnce).expect("memory");
-        let store = Store { e, table, partitions, waits: Arc::default(), _block: block };
+        let store = Store { e, table, partitions, payload: load.payload, waits: Arc::default(), _block: block };
         for (no, &protocol) in layout.protocols.iter().enumerate() {
             let at = Touch { table, no: no as u32 };
             at.partition().put(&e, ProtocolSet::of(protocol), None).expect("a protocol");
         }
-        store.load(rows);
+        store.load(load.rows);
         store
     }
 
@@ -118,7 +163,7 @@ impl Store {
         for first in (0..rows).step_by(1000) {
             t.begin(Level::Serializable, 1);
             for key in first..rows.min(first + 1000) {
-                let v = version(&mut t, 0).expect("memory");
+                let v = version(&mut t, self.payload, 0).expect("memory");
                 t.insert_row(&p, self.at(key), &key.to_be_bytes(), v, 0).expect("memory");
             }
             t.prepare(&p, &|_, _| {}).expect("a first commit");
@@ -137,7 +182,7 @@ impl Store {
         t.begin(Level::Serializable, 1);
         for key in 0..rows {
             let row = t.find_row(&p, self.at(key), &key.to_be_bytes(), false, None).expect("a read").expect("a row");
-            sum += counter(row.version);
+            sum += u64::from(counter(row.version));
         }
         t.prepare(&p, &|_, _| {}).expect("no other transaction runs");
         t.publish(&p);
@@ -146,20 +191,20 @@ impl Store {
 }
 
 /// Makes a new version of a row with this counter.
-fn version(t: &mut Txn, count: u64) -> Result<NonNull<Version>, Error> {
-    let v = t.new_version(0, ROW, 0)?;
-    // SAFETY: INV-VERSION: fresh memory with `ROW` bytes of payload.
+fn version(t: &mut Txn, payload: usize, count: u32) -> Result<NonNull<Version>, Error> {
+    let v = t.new_version(0, payload, 0)?;
+    // SAFETY: INV-VERSION: fresh memory with `payload` bytes, which are at least 4 (`Load::new`).
     unsafe {
-        Version::payload(v.as_ptr()).write_bytes(0, ROW);
-        Version::payload(v.as_ptr()).cast::<u64>().write_unaligned(count);
+        Version::payload(v.as_ptr()).write_bytes(0, payload);
+        Version::payload(v.as_ptr()).cast::<u32>().write_unaligned(count);
     }
     Ok(v)
 }
 
-fn counter(v: NonNull<Version>) -> u64 {
+fn counter(v: NonNull<Version>) -> u32 {
     // SAFETY: INV-VERSION, INV-RETIRE: found by a pinned transaction. Payloads begin with the
-    // counter's 8 bytes.
-    unsafe { Version::payload(v.as_ptr()).cast::<u64>().read_unaligned() }
+    // counter's 4 bytes.
+    unsafe { Version::payload(v.as_ptr()).cast::<u32>().read_unaligned() }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -167,6 +212,8 @@ struct Sums {
     commits: u64,
     aborts: u64,
     deadlocks: u64,
+    /// Updates that committed.
+    updates: u64,
     cpu_ns: u64,
 }
 
@@ -176,6 +223,8 @@ struct Worker<'s> {
     slot: SlotId,
     /// The number of transactions begun.
     began: u64,
+    /// The keys of a transaction that announces them.
+    keys: Vec<[u8; 8]>,
     t: Txn,
     p: Threads,
 }
@@ -191,44 +240,52 @@ impl Worker<'_> {
         Ok(found.expect("a row that is never deleted"))
     }
 
-    fn announce(&mut self, keys: &[u64; ACCESSES]) {
-        let bytes = keys.map(u64::to_be_bytes);
+    fn announce(&mut self, accesses: &[Access]) {
         match self.way.find {
-            Find::Tree => self.t.announce_rows(self.s.table, bytes.iter().map(|k| &k[..])),
-            Find::Array => self.t.announce_records(self.s.table, keys.iter().copied()),
+            Find::Tree => {
+                self.keys.clear();
+                self.keys.extend(accesses.iter().map(|a| a.key.to_be_bytes()));
+                self.t.announce_rows(self.s.table, self.keys.iter().map(|k| &k[..]));
+            }
+            Find::Array => self.t.announce_records(self.s.table, accesses.iter().map(|a| a.key)),
         }
     }
 
-    /// Odd accesses read and write; even ones read.
-    fn attempt(&mut self, keys: &[u64; ACCESSES]) -> Result<(), Error> {
+    /// Runs a transaction. Returns the number of its updates.
+    fn attempt(&mut self, accesses: &[Access]) -> Result<u64, Error> {
         // Each transaction has an identifier of its own. Otherwise waiters would take a retry for
         // the transaction that they wait for.
         self.began += 1;
         self.t.begin(Level::Serializable, self.began << 16 | u64::from(self.slot));
         if self.way.announced {
-            self.announce(keys);
+            self.announce(accesses);
         }
-        for (i, &key) in keys.iter().enumerate() {
-            let write = i % 2 == 1;
+        let mut updates = 0;
+        for &Access { key, write } in accesses {
             let row = self.find(key, write)?;
             let count = counter(row.version);
             if write {
-                let v = version(&mut self.t, count + 1)?;
+                let v = version(&mut self.t, self.s.payload, count + 1)?;
                 self.t.update_row(&self.p, &row, &key.to_be_bytes(), v, 0)?;
+                updates += 1;
             } else {
                 std::hint::black_box(count);
             }
         }
         self.t.prepare(&self.p, &|_, _| {})?;
         self.t.publish(&self.p);
-        Ok(())
+        Ok(updates)
     }
 
-    fn run(&mut self, programs: &[[u64; ACCESSES]], stop: &AtomicBool) -> Sums {
+    fn run(&mut self, programs: &[Access], each: usize, stop: &AtomicBool) -> Sums {
         let mut s = Sums::default();
         let start = cpu_ns();
-        for keys in programs.iter().cycle() {
-            while let Err(error) = self.attempt(keys) {
+        for accesses in programs.chunks_exact(each).cycle() {
+            s.updates += loop {
+                let error = match self.attempt(accesses) {
+                    Ok(updates) => break updates,
+                    Err(error) => error,
+                };
                 self.t.abort();
                 match error {
                     Error::Abort { .. } => s.aborts += 1,
@@ -236,7 +293,7 @@ impl Worker<'_> {
                     other => panic!("{other:?}"),
                 }
                 self.t.await_winner(&self.p).expect("a wait without locks");
-            }
+            };
             s.commits += 1;
             if stop.load(Ordering::Relaxed) {
                 break;
@@ -247,15 +304,10 @@ impl Worker<'_> {
     }
 }
 
-fn programs(zipf: &Zipf, seed: u64) -> Vec<[u64; ACCESSES]> {
-    let mut rng = Rng::new(seed);
-    (0..PROGRAMS).map(|_| std::array::from_fn(|_| zipf.draw(&mut rng))).collect()
-}
-
 /// Runs all threads for this time. Returns their sums.
-fn round(store: &Store, zipf: &Zipf, way: Way, seconds: f64, seed: u64) -> (Sums, f64) {
+fn round(store: &Store, load: &Load, way: Way, seconds: f64, seed: u64) -> (Sums, f64) {
     let stop = AtomicBool::new(false);
-    let all: Vec<_> = (0..way.threads as u64).map(|n| programs(zipf, seed * 100 + n)).collect();
+    let all: Vec<_> = (0..way.threads as u64).map(|n| load.draw(seed * 100 + n)).collect();
     let began = Instant::now();
     let sums = std::thread::scope(|scope| {
         let stop = &stop;
@@ -263,7 +315,8 @@ fn round(store: &Store, zipf: &Zipf, way: Way, seconds: f64, seed: u64) -> (Sums
             scope.spawn(move || {
                 let slot = n as SlotId + 1;
                 let (t, p) = (Txn::new(store.e, slot), Threads::new(store.e, slot, store.waits.clone()));
-                Worker { s: store, way, slot, began: 0, t, p }.run(mine, stop)
+                let mut worker = Worker { s: store, way, slot, began: 0, keys: Vec::new(), t, p };
+                worker.run(mine, load.accesses, stop)
             })
         });
         let workers: Vec<_> = workers.collect();
@@ -273,6 +326,7 @@ fn round(store: &Store, zipf: &Zipf, way: Way, seconds: f64, seed: u64) -> (Sums
             commits: a.commits + b.commits,
             aborts: a.aborts + b.aborts,
             deadlocks: a.deadlocks + b.deadlocks,
+            updates: a.updates + b.updates,
             cpu_ns: a.cpu_ns + b.cpu_ns,
         })
     });
@@ -313,22 +367,22 @@ impl Way {
 }
 
 /// Runs all rounds of one layout and page size, in all variants. Prints a line for each.
-fn measure(options: &Options, zipf: &Zipf, rows: u64, threads: usize, huge: bool) {
+fn measure(options: &Options, load: &Load, threads: usize, huge: bool) {
     let (rounds, seconds) = (options.number("--rounds", 5.0) as u64, options.number("--seconds", 1.0));
     let seed = options.number("--seed", 1.0) as u64;
     let ways = options.ways(threads, huge);
     let all = layouts();
     let names = all.iter().map(|l| l.name).collect::<Vec<_>>().join(",");
     let layouts = all.iter().filter(|l| options.has("--layouts", &names, l.name));
-    let stores: Vec<_> = layouts.map(|l| (l, Store::new(rows, l, huge, threads + 1))).collect();
-    let mut commits = vec![0; stores.len()];
+    let stores: Vec<_> = layouts.map(|l| (l, Store::new(load, l, huge, threads + 1))).collect();
+    let mut updates = vec![0; stores.len()];
     // Round 0 warms up.
     for n in 0..=rounds {
         for &way in &ways {
             for (i, (layout, store)) in stores.iter().enumerate() {
-                let (s, wall) = round(store, zipf, way, seconds, seed + n);
-                commits[i] += s.commits;
-                let ns = s.cpu_ns as f64 / (s.commits * ACCESSES as u64) as f64;
+                let (s, wall) = round(store, load, way, seconds, seed + n);
+                updates[i] += s.updates;
+                let ns = s.cpu_ns as f64 / (s.commits * load.accesses as u64) as f64;
                 if n > 0 {
                     let (tps, way) = (s.commits as f64 / wall, way.columns());
                     let Sums { commits, aborts, deadlocks, .. } = s;
@@ -337,8 +391,8 @@ fn measure(options: &Options, zipf: &Zipf, rows: u64, threads: usize, huge: bool
             }
         }
     }
-    for ((layout, store), commits) in stores.iter().zip(commits) {
-        let (sum, wanted) = (store.sum(rows), commits * (ACCESSES / 2) as u64);
+    for ((layout, store), wanted) in stores.iter().zip(updates) {
+        let sum = store.sum(load.rows);
         assert!(sum == wanted, "wrong result of {}: {sum} updates, not {wanted}", layout.name);
     }
 }
@@ -349,13 +403,12 @@ fn main() {
     if megabytes > 0 {
         return memory::measure(megabytes << 20, options.number("--seed", 1.0) as u64);
     }
-    let rows = options.number("--rows", 1e6) as u64;
-    let zipf = Zipf::new(rows, THETA);
+    let load = Load::new(&options);
     println!("layout,index,announced,pages,threads,round,commits,aborts,deadlocks,ns_per_access,tps");
     for (threads, name) in [(1, "1"), (2, "2")] {
         for (huge, pages) in [(false, "4K"), (true, "2M")] {
             if options.has("--threads", "1,2", name) && options.has("--pages", "4K,2M", pages) {
-                measure(&options, &zipf, rows, threads, huge);
+                measure(&options, &load, threads, huge);
             }
         }
     }
