@@ -146,10 +146,16 @@ impl RetireQueue {
     }
 
     /// Makes room, so that `push` cannot fail for `n` more entries.
+    #[inline]
     pub fn reserve(e: &Engine, slot: SlotId, n: u64) -> Result<(), OutOfMemory> {
         if Self::room(e, slot) >= n {
             return Ok(());
         }
+        Self::make_room(e, slot, n)
+    }
+
+    #[cold]
+    fn make_room(e: &Engine, slot: SlotId, n: u64) -> Result<(), OutOfMemory> {
         let q = Self::lock(e, slot);
         while q.room() < n {
             let s = e.region.alloc(slot as usize, std::mem::size_of::<Segment>())?.cast::<Segment>().as_ptr();

@@ -198,6 +198,7 @@ pub fn before_image(t: &Txn, n: u32) -> Seen {
 ///
 /// # Safety
 /// `s` is null or a valid snapshot.
+#[inline]
 pub unsafe fn note_write(t: &Txn, n: u32, s: pg_sys::Snapshot) {
     let Some(w) = t.write(n) else { return };
     // SAFETY: `s` is null or valid (contract of this function).

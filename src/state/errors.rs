@@ -53,6 +53,7 @@ pub fn raise(e: Error) -> ! {
 }
 
 /// The value, or the error raised.
+#[inline]
 pub fn ok<T>(r: Result<T, Error>) -> T {
     match r {
         Ok(v) => v,

@@ -236,6 +236,7 @@ pub fn running_to_write() -> Option<&'static mut Txn> {
 }
 
 /// The running transaction, to write with it: not after its commit has begun.
+#[inline]
 pub fn writing() -> &'static mut Txn {
     let t = txn();
     if parallel::is_worker() {

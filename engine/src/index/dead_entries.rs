@@ -106,6 +106,7 @@ pub(crate) struct DeadChain<'a> {
 impl<'a> DeadChain<'a> {
     /// Adds the record of a deleted row, once in each of its lives, if it is to be enqueued. Call
     /// [`DeadChain::enqueue`] before the transaction ends.
+    #[inline]
     pub fn add(&mut self, table: &'a Table, no: u64, r: &'a Record) {
         // SAFETY: INV-DEAD: as in `Table::enqueue_dead`.
         if table.waits_for_sweep(unsafe { r.head().as_ref() }) {

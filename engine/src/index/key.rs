@@ -76,10 +76,26 @@ impl Index {
 
 #[inline]
 pub(super) fn prefix_of(key: &[u8]) -> u64 {
-    let mut bytes = [0; INLINE];
-    let n = key.len().min(INLINE);
-    bytes[..n].copy_from_slice(&key[..n]);
-    u64::from_be_bytes(bytes)
+    if let Some(first) = key.first_chunk::<INLINE>() {
+        return u64::from_be_bytes(*first);
+    }
+    if let (Some(first), Some(last)) = (key.first_chunk::<4>(), key.last_chunk::<4>()) {
+        // They overlap, and agree there.
+        let missing = u8::BITS as usize * (INLINE - key.len());
+        return u64::from(u32::from_be_bytes(*first)) << 32 | u64::from(u32::from_be_bytes(*last)) << missing;
+    }
+    key.iter().rev().fold(0, |all, byte| all >> 8 | u64::from(*byte) << 56)
+}
+
+#[cfg(all(test, not(loom)))]
+#[test]
+fn prefixes_are_the_first_bytes() {
+    let key: [u8; 12] = std::array::from_fn(|i| 0xF0 - i as u8);
+    for n in 0..=key.len() {
+        let mut bytes = [0; INLINE];
+        bytes[..n.min(INLINE)].copy_from_slice(&key[..n.min(INLINE)]);
+        assert_eq!(prefix_of(&key[..n]), u64::from_be_bytes(bytes), "{n}");
+    }
 }
 
 fn new_blob(region: &Region, slot: usize, key: &[u8]) -> Result<u64, OutOfMemory> {

@@ -140,7 +140,16 @@ impl LockWord {
     }
 
     /// Takes the lock for `me` unless that conflicts. Never waits for other transactions.
+    #[inline]
     pub fn try_acquire(&self, heads: &impl Heads, me: Holder, claim: Claim) -> Result<Acquired, Conflict> {
+        if self.0.load(Ordering::SeqCst) == 0 && self.cas(0, me.encode()).is_ok() {
+            return Ok(Acquired::New);
+        }
+        self.acquire(heads, me, claim)
+    }
+
+    /// The same of a lock that may be held.
+    fn acquire(&self, heads: &impl Heads, me: Holder, claim: Claim) -> Result<Acquired, Conflict> {
         let mut w = self.0.load(Ordering::SeqCst);
         for n in 0.. {
             let got = if w == 0 {

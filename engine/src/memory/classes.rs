@@ -45,6 +45,15 @@ pub(super) const fn class_of(size: usize) -> usize {
     LINEAR_CLASSES + (doubling - LINEAR_LIMIT_LOG2) * 8 + eighth
 }
 
+/// The size of the memory that an object of `size` bytes gets: that of its class, or of its pages.
+#[inline]
+pub(super) fn size_of_object(size: usize) -> usize {
+    if size > MAX_SLAB_OBJECT {
+        return size.next_multiple_of(PAGE_BYTES);
+    }
+    CLASSES[class_of(size)].object_bytes as usize
+}
+
 /// The memory that an object of `size` bytes takes: its share of a page, or its pages.
 pub const fn memory_of(size: usize) -> usize {
     if size > MAX_SLAB_OBJECT {

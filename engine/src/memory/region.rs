@@ -236,6 +236,13 @@ impl Region {
         unsafe { self.arena(self.node_of(p.as_ptr() as usize)).free(slot, p) }
     }
 
+    /// The size that the memory of an object of `size` bytes has: see
+    /// [`usable_size`](Self::usable_size).
+    #[inline]
+    pub fn size_of_object(size: usize) -> usize {
+        super::classes::size_of_object(size)
+    }
+
     /// The size of the object's memory: that of its class, or of its pages.
     ///
     /// # Safety

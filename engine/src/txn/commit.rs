@@ -71,7 +71,11 @@ impl Txn {
     /// Steps 0 to 5. `stamp_payload` is called for each version that will be published, with its
     /// CSN, before any other transaction can see it. On an error, and on unwinding, call
     /// [`Txn::abort`].
-    pub fn prepare(&mut self, p: &dyn Platform, stamp_payload: &dyn Fn(*mut Version, Csn)) -> Result<(), Error> {
+    pub fn prepare(
+        &mut self,
+        p: &dyn Platform,
+        stamp_payload: &(impl Fn(*mut Version, Csn) + ?Sized),
+    ) -> Result<(), Error> {
         self.prepare_held(p, false, stamp_payload)
     }
 
@@ -81,7 +85,7 @@ impl Txn {
         &mut self,
         p: &dyn Platform,
         held: bool,
-        stamp_payload: &dyn Fn(*mut Version, Csn),
+        stamp_payload: &(impl Fn(*mut Version, Csn) + ?Sized),
     ) -> Result<(), Error> {
         if !self.is_active() {
             return Ok(());
@@ -134,7 +138,7 @@ impl Txn {
         &mut self,
         p: &dyn Platform,
         held: bool,
-        stamp_payload: &dyn Fn(*mut Version, Csn),
+        stamp_payload: &(impl Fn(*mut Version, Csn) + ?Sized),
     ) -> Result<(), Error> {
         if !self.is_active() {
             return Ok(());
@@ -160,7 +164,12 @@ impl Txn {
     }
 
     #[inline(always)]
-    fn decide(&mut self, p: &dyn Platform, held: bool, stamp_payload: &dyn Fn(*mut Version, Csn)) -> Result<(), Error> {
+    fn decide(
+        &mut self,
+        p: &dyn Platform,
+        held: bool,
+        stamp_payload: &(impl Fn(*mut Version, Csn) + ?Sized),
+    ) -> Result<(), Error> {
         self.held = held;
         self.follows = !self.depends.is_empty();
         p.stop_event(StopEvent::CommitRegister)?;
@@ -198,8 +207,7 @@ impl Txn {
     /// A transaction that deletes removes entries of rows that were deleted before. (Others may
     /// have no snapshot any more, and so no pin.)
     fn sweep_written(&mut self, p: &dyn Platform) {
-        let deletes = self.writes.iter().filter(|w| w.kind == WriteKind::Delete);
-        let Some(table) = deletes.map(|w| w.r.table).next_back() else { return };
+        let Some(table) = self.writes.deletes().map(|w| w.r.table).next_back() else { return };
         if self.level == Level::Serializable {
             self.sweep(p, table, 2 * self.writes.len());
         }
@@ -464,7 +472,7 @@ impl Txn {
             (None, WriteKind::Delete) => Delta::default(),
             (None, _) => Delta { rows: 1, versions: 1, bytes: size_of(self.e.region, w.version) as i64 },
             (Some(base), kind) => {
-                let bytes = growth(self.e.region, base, w.version);
+                let bytes = growth(base, w.version);
                 Delta { rows: -i64::from(kind == WriteKind::Delete), versions: 0, bytes }
             }
         };
@@ -506,8 +514,7 @@ impl Txn {
     #[inline(always)]
     fn retire_bases(&self) {
         let now = if faults::on(Fault::RetiresAtOwnCsn) { self.csn } else { self.e.now() };
-        let bases = self.writes.iter().filter(|w| !w.superseded).filter_map(|w| Some((w.base?, w.r.rec)));
-        RetireQueue::push_all(&self.e, self.slot, bases, now);
+        RetireQueue::push_all(&self.e, self.slot, self.writes.replaced(), now);
     }
 
     /// Frees some retired memory.

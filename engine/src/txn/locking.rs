@@ -367,6 +367,7 @@ impl Txn {
 
 impl Owner {
     /// Takes a lock unless it conflicts. NOWAIT and SKIP LOCKED never wait, and so are in no cycle.
+    #[inline]
     fn try_acquire(&self, word: &LockWord, me: Holder, how: How) -> Result<Acquired, Conflict> {
         match how {
             How::Try => word.try_acquire(self.e.region, me, Claim::Now),

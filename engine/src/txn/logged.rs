@@ -28,6 +28,7 @@ pub struct LoggedWrite {
 }
 
 impl LoggedWrite {
+    #[inline]
     fn of(w: &Write) -> Option<LoggedWrite> {
         let durable = w.r.table.durable()?;
         let came_and_went = w.base.is_none() && w.kind == WriteKind::Delete;
@@ -55,7 +56,7 @@ impl LoggedWrite {
 impl Txn {
     /// What the commit logs (INV-LOGGED).
     pub fn durable_writes(&self) -> impl Iterator<Item = LoggedWrite> + use<'_> {
-        self.writes.finals().filter_map(|(_, w)| LoggedWrite::of(w))
+        self.writes.finals_durable().filter_map(LoggedWrite::of)
     }
     /// Does the commit log anything?
     pub fn logs(&self) -> bool {

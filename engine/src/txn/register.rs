@@ -200,9 +200,7 @@ impl Registrations {
     /// Begins a plan. Has one of the tables that are written an index with ranges?
     fn begin_plan(&mut self, writes: &WriteSet) -> bool {
         debug_assert!(self.plan.all.is_empty() && self.plan.tables.is_empty());
-        for (_, w) in writes.finals() {
-            self.plan.add_table(w.r.table);
-        }
+        writes.tables().for_each(|t| self.plan.add_table(t));
         self.plan.tables.iter().any(|t| !t.ranged.is_empty())
     }
 

@@ -63,7 +63,17 @@ impl Owner {
     }
 
     /// The newest version that a snapshot sees, tombstones included.
+    #[inline]
     pub fn at_snapshot(&self, p: &dyn Platform, rec: &Record, seen: Seen<'_>) -> Result<Option<Committed>, Error> {
+        let head = rec.head();
+        match NonNull::new(head).zip(settled_in(head, &seen)) {
+            Some((v, (_, csn))) => Ok(Some((v, csn))),
+            None => self.search_snapshot(p, rec, seen),
+        }
+    }
+
+    /// The same of a record whose newest version it may not see.
+    fn search_snapshot(&self, p: &dyn Platform, rec: &Record, seen: Seen<'_>) -> Result<Option<Committed>, Error> {
         let mut v = rec.head();
         let mut n = 0;
         while let Some(nn) = NonNull::new(v) {
@@ -89,9 +99,23 @@ impl Owner {
     }
 
     /// The newest committed version, tombstones included. Waits a moment for a commit in progress.
+    #[inline]
     pub fn newest(&self, p: &dyn Platform, rec: &Record) -> Result<Option<Committed>, Error> {
-        let mut head = rec.head();
+        let head = rec.head();
         faults::reached(Moment::Looked);
+        if let Some(v) = NonNull::new(head) {
+            // SAFETY: INV-RETIRE: we are pinned; nothing that was newest since then is freed.
+            let stamp = unsafe { v.as_ref() }.stamp();
+            if !stamp.is_tag() && stamp != Stamp::ABORTED {
+                return Ok(Some((v, stamp.0)));
+            }
+        }
+        self.search_newest(p, rec, head)
+    }
+
+    /// The same from this version on, which was the newest one and is not known to be committed.
+    fn search_newest(&self, p: &dyn Platform, rec: &Record, head: *mut Version) -> Result<Option<Committed>, Error> {
+        let mut head = head;
         let mut v = head;
         let mut n = 0;
         while let Some(nn) = NonNull::new(v) {

@@ -25,16 +25,20 @@ impl Txn {
         let node = self.e.region.node_of_partition(partition);
         let v = match self.allocate(node, len) {
             Ok(v) => v,
-            Err(OutOfMemory) => {
-                self.reclaim();
-                self.allocate(node, len)?
-            }
+            Err(OutOfMemory) => self.allocate_from_retired(node, len)?,
         };
         // SAFETY: INV-VERSION: fresh memory of that size, which nothing points to yet.
         unsafe { Version::init(v.as_ptr(), self.tag(), len as u32, flags) };
         Ok(v)
     }
 
+    #[cold]
+    fn allocate_from_retired(&mut self, node: usize, len: usize) -> Result<NonNull<Version>, OutOfMemory> {
+        self.reclaim();
+        self.allocate(node, len)
+    }
+
+    #[inline]
     fn allocate(&mut self, node: usize, len: usize) -> Result<NonNull<Version>, OutOfMemory> {
         RetireQueue::reserve(&self.e, self.slot, self.writes.owed())?;
         Ok(self.e.region.alloc_on(node, self.slot as usize, VERSION_HEADER + len)?.cast())
@@ -376,15 +380,16 @@ pub(super) fn size_of(region: &Region, v: NonNull<Version>) -> u64 {
 
 /// How much more a version takes than the one that it replaces.
 #[inline]
-pub(super) fn growth(region: &Region, base: NonNull<Version>, version: NonNull<Version>) -> i64 {
+pub(super) fn growth(base: NonNull<Version>, version: NonNull<Version>) -> i64 {
     // SAFETY: INV-RETIRE: a new version of ours, and the one that it replaces, which we have not
     // retired yet.
-    let same = unsafe { base.as_ref().len == version.as_ref().len };
-    // The length that was asked for decides on the size.
-    if same {
+    let [before, now] = unsafe { [base.as_ref().len, version.as_ref().len] };
+    if before == now {
         return 0;
     }
-    size_of(region, version) as i64 - size_of(region, base) as i64
+    // The length that was asked for decides on the size.
+    let size = |len: u32| Region::size_of_object(VERSION_HEADER + len as usize) as i64;
+    size(now) - size(before)
 }
 
 /// Change of a partition by a commit.

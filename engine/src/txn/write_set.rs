@@ -13,6 +13,10 @@
 //! the least and the greatest that it has inserted into the table ([`Inserted`]). And a write of a
 //! committed row is the first one there if no other was buffered since the lock was new.
 //!
+//! **INV-SOME**: A flag of [`Kinds`] is set if a write is like that which the transaction has
+//! buffered, or has had buffered. So passes of a commit for such writes leave out a load, which has
+//! none.
+//!
 //! **INV-WRITER**: A record has the transaction id of its inserter or deleter, for unique checks.
 //! The transaction that has put it there takes it out when it publishes or undoes that write. A
 //! lock of the record is no right to take it out: the record may have been locked for what it was
@@ -203,10 +207,23 @@ pub enum Own {
     Write(u32),
 }
 
+/// What some write may have: a pass over the writes leaves out what none has.
+#[derive(Clone, Copy, Default)]
+struct Kinds {
+    /// A lock within it.
+    locks: bool,
+    /// It is a delete.
+    deletes: bool,
+    /// A committed version that it replaces.
+    bases: bool,
+}
+
 /// The writes of a transaction.
 #[derive(Default)]
 pub(super) struct WriteSet {
     all: Vec<Write>,
+    /// Of all writes, and of those that were undone (INV-SOME).
+    some: Kinds,
     latest: Latest,
     /// So many writes, from the first one on, are sorted (INV-LATEST).
     sorted: usize,
@@ -269,7 +286,10 @@ impl WriteSet {
     pub fn restore(&mut self, writes: impl Iterator<Item = Write>) {
         debug_assert!(self.all.is_empty());
         self.permanent = true;
-        self.all.extend(writes);
+        for w in writes {
+            self.note_some(&w);
+            self.all.push(w);
+        }
         self.linked = self.all.len();
     }
 
@@ -288,7 +308,7 @@ impl WriteSet {
     }
 
     /// Adds the first write of a record.
-    #[inline]
+    #[inline(always)]
     pub fn add_first(&mut self, w: Write) -> u32 {
         debug_assert!(!self.was_just_written(w.r));
         self.push(w);
@@ -301,7 +321,45 @@ impl WriteSet {
     }
 
     #[inline]
+    fn note_some(&mut self, w: &Write) {
+        self.some.locks |= w.locks;
+        self.some.deletes |= w.kind == WriteKind::Delete;
+        self.some.bases |= w.base.is_some();
+    }
+
+    /// The writes, if some may be like this; else none.
+    #[inline]
+    fn if_some(&self, may_be: bool, is_so: impl Fn(&Write) -> bool) -> &[Write] {
+        if may_be {
+            return &self.all;
+        }
+        if cfg!(feature = "faults") {
+            assert!(!self.all.iter().any(is_so), "INV-SOME: a pass leaves out what no write has");
+        }
+        &[]
+    }
+
+    /// The deletes.
+    pub fn deletes(&self) -> impl DoubleEndedIterator<Item = &Write> {
+        let is_delete = |w: &Write| w.kind == WriteKind::Delete;
+        self.if_some(self.some.deletes, is_delete).iter().filter(move |w| is_delete(w))
+    }
+
+    /// The last writes of all records that had a committed version, with these versions.
+    pub fn replaced(&self) -> impl Iterator<Item = (NonNull<Version>, &'static Record)> + use<'_> {
+        let all = self.if_some(self.some.bases, |w| w.base.is_some()).iter();
+        all.filter(|w| !w.superseded).filter_map(|w| Some((w.base?, w.r.rec)))
+    }
+
+    /// The last writes of all records in permanent tables, and perhaps of others.
+    pub fn finals_durable(&self) -> impl Iterator<Item = &Write> {
+        let all = self.if_some(self.permanent, |w| w.r.table.durable().is_some()).iter();
+        all.filter(|w| !w.superseded)
+    }
+
+    #[inline(always)]
     fn push(&mut self, w: Write) {
+        self.note_some(&w);
         self.marks |= w.r.mark();
         self.permanent |= w.r.table.durable().is_some();
         if w.base.is_none() {
@@ -380,6 +438,12 @@ impl WriteSet {
     /// The last writes of all records, with their numbers.
     pub fn finals(&self) -> impl Iterator<Item = (usize, &Write)> {
         self.all.iter().enumerate().filter(|(_, w)| !w.superseded)
+    }
+
+    /// Tables that were written: each at least once.
+    pub fn tables(&self) -> impl Iterator<Item = &'static Table> + use<'_> {
+        // INV-LATEST: the sorted writes are of one table.
+        self.all.iter().take(1).chain(&self.all[self.sorted.min(self.all.len())..]).map(|w| w.r.table)
     }
 
     /// The columns that an update in place changes.
@@ -472,7 +536,10 @@ impl WriteSet {
                     version.name(changed); // INV-CHANGED
                     w.r.table.changing.note(changed);
                 }
-                w.r.rec.set_head(w.version.as_ptr());
+                // An insert has set it before.
+                if w.r.rec.head() != w.version.as_ptr() {
+                    w.r.rec.set_head(w.version.as_ptr());
+                }
             }
             self.linked = i + 1;
         }
@@ -536,7 +603,8 @@ impl WriteSet {
 
     /// Releases the locks within the writes.
     pub fn release_locks(&mut self, owner: &Owner) {
-        for i in 0..self.all.len() {
+        let n = self.if_some(self.some.locks, |w| w.locks).len();
+        for i in 0..n {
             if let Some(w) = self.all.get(i + AHEAD).filter(|w| w.locks) {
                 prefetch(w.r.rec);
             }
@@ -590,7 +658,7 @@ impl WriteSet {
         super::clear_vec(&mut self.all);
         self.latest.clear();
         self.entries.clear();
-        (self.marks, self.sorted, self.permanent) = (0, 0, false);
+        (self.marks, self.sorted, self.permanent, self.some) = (0, 0, false, Kinds::default());
         self.inserted.clear();
         self.linked = 0;
     }
