@@ -190,6 +190,51 @@ def answers(name):
     other.close()
 
 
+def foreign_keys(name):
+    """Additions to rows of tables with foreign keys, on both sides."""
+    boss = connect(DATABASE)
+    query(boss, "DROP TABLE IF EXISTS leaf, child, parent CASCADE")
+    create_table(boss, "parent", "id int PRIMARY KEY, n int", protocol=name)
+    create_table(boss, "child", """id int PRIMARY KEY, n int, number int, above int REFERENCES child,
+        parent int REFERENCES parent ON UPDATE CASCADE ON DELETE CASCADE DEFERRABLE""", protocol=name)
+    create_table(boss, "leaf", "id int PRIMARY KEY, n int, child int REFERENCES child", protocol=name)
+    query(boss, """INSERT INTO parent SELECT i, 0 FROM generate_series(1, 9) i;
+        INSERT INTO child SELECT i, 0, 1, 1, i FROM generate_series(1, 9) i""")
+    one, other = session(), session()
+    both = [f"UPDATE {table} SET n = n + 1 WHERE id = 1" for table in ("parent", "child")]
+    if defers(name):
+        for n, mine in enumerate((one, other)):
+            for command in ["BEGIN", *both, f"INSERT INTO leaf VALUES ({n}, 0, 1)"]:
+                equal(f"deferred {name}: tables with foreign keys, {command}, {n}", code(mine, command), "ok")
+        equal(f"deferred {name}: both commit", (code(one, "COMMIT"), code(other, "COMMIT")), ("ok", "ok"))
+        equal(f"deferred {name}: no addition beside foreign keys is lost",
+              query(boss, "SELECT p.n, c.n FROM parent p, child c WHERE p.id = 1 AND c.id = 1"), [(2, 2)])
+        query(one, f"BEGIN; {both[1]}")
+        equal(f"deferred {name}: a parent that was deleted takes its child along",
+              code(other, "UPDATE child SET above = NULL; DELETE FROM leaf; DELETE FROM parent WHERE id = 1"), "ok")
+        equal(f"deferred {name}: an addition to that child fails", code(one, "COMMIT"), "40001")
+    # A row that this transaction inserted: the check of the insert leaves rows that were updated
+    # to the check of the update.
+    for way, commands in (
+        ("own row", "INSERT INTO child VALUES (20, 0, 1, NULL, 99); UPDATE child SET n = n + 1 WHERE id = 20"),
+        ("own row, looked at", "INSERT INTO child VALUES (20, 0, 1, NULL, 99); UPDATE child SET n = n + 1 WHERE id = 20; TABLE child"),
+        ("row with another parent", "UPDATE child SET parent = 99 WHERE id = 2; UPDATE child SET n = n + 1 WHERE id = 2"),
+        ("addition before", "UPDATE child SET n = n + 1 WHERE id = 2; UPDATE child SET parent = 99 WHERE id = 2"),
+        ("key", "UPDATE child SET parent = parent + 99 WHERE id = 2"),
+    ):
+        query(one, "BEGIN; SET CONSTRAINTS ALL DEFERRED")
+        for command in commands.split("; "):
+            equal(f"deferred {name}: {way}, {command}", code(one, command), "ok")
+        equal(f"deferred {name}: {way}: no parent", code(one, "COMMIT"), "23503")
+    for command in ("BEGIN", "UPDATE child SET n = n + 1 WHERE id = 3", "UPDATE parent SET n = n + 1 WHERE id = 3",
+                    "UPDATE parent SET id = 30 WHERE id = 3", "COMMIT"):
+        equal(f"deferred {name}: ON UPDATE CASCADE, {command}", code(one, command), "ok")
+    equal(f"deferred {name}: an addition and ON UPDATE CASCADE", query(boss, """SELECT c.n, p.n FROM child c
+        JOIN parent p ON c.parent = p.id WHERE p.id = 30"""), [(1, 1)])
+    for mine in (one, other, boss):
+        mine.close()
+
+
 def parameters(name):
     mine = session()
     query(mine, "PREPARE add (int, numeric) AS UPDATE t SET n = n + $1, m = m + $2 WHERE id = 6")
@@ -229,6 +274,7 @@ def test_deferred(only=None):
         crowd(protocol)
         savepoints(protocol)
         answers(protocol)
+        foreign_keys(protocol)
         parameters(protocol)
     boss.close()
     drop_database(DATABASE)

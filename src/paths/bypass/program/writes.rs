@@ -73,14 +73,16 @@ pub unsafe fn new_row(
 }
 
 /// May the UPDATE be deferred? It adds to columns of the row of a key, and returns no column that
-/// it changes.
+/// it changes. Its row triggers, if any, are foreign keys' whose columns stay (`triggers::queues`
+/// says so of the referencing columns, and `moves` of the others, which are in an index). They ask
+/// of rows that this transaction has written, and such rows are not deferred (`deferred::find`).
 unsafe fn additions(p: *mut Program, table: pg_sys::Relation, shape: &Shape) {
     // SAFETY: `new_row` makes `p`, with its conditions, and `table` is open. `shape` has copies of
     // valid lists.
     unsafe {
         let constr = (*(*table).rd_att).constr;
         let checked = !constr.is_null() && (*constr).num_check > 0;
-        let plain = (*p).range.is_null() && (*p).rest.is_null() && !checked && !(*p).own_rows;
+        let plain = (*p).range.is_null() && (*p).rest.is_null() && !checked;
         if !plain || !deferred::shape::is_addition(shape.list, shape.columns) {
             return;
         }
