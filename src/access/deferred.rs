@@ -289,6 +289,8 @@ unsafe fn make(i: usize) {
         let new = pg_sys::MakeSingleTupleTableSlot(desc, &raw const pg_sys::TTSOpsVirtual);
         let c = pg_sys::CreateStandaloneExprContext();
         let null = std::ptr::null_mut();
+        let constr = (*(*rel).rd_att).constr;
+        let checked = !constr.is_null() && (*constr).num_check > 0;
         let adds = pg_sys::ExecBuildUpdateProjection(list, true, columns, desc, c, new, null);
         write::update_anew(rel, info, r, cid, sets, &mut |old: NonNull<Version>| {
             tuple::store(row, table, Tid::Record(no), old.as_ptr());
@@ -296,7 +298,12 @@ unsafe fn make(i: usize) {
                 changed();
             }
             (*c).ecxt_scantuple = row;
-            expr::project(adds)
+            let slot = expr::project(adds);
+            if checked {
+                (*slot).tts_tableOid = table;
+                compat::check_constraints_alone(rel, slot);
+            }
+            slot
         });
         pg_sys::FreeExprContext(c, true);
         pg_sys::ExecDropSingleTupleTableSlot(new);

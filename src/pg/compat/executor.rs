@@ -195,6 +195,23 @@ pub unsafe fn check_constraints(rel: pg_sys::Relation, rti: u32, tables: Tables,
     }
 }
 
+/// The same, of no statement. An error's DETAIL shows the columns that the user may see by the
+/// rights on the whole table and its columns alone.
+///
+/// # Safety
+/// As for [`check_constraints`].
+pub unsafe fn check_constraints_alone(rel: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot) {
+    // SAFETY: `rel` is open, and `slot` has a row of it (contract of this function). 0: it is in no
+    // range table. Both outlive the check; nothing that needs a drop is alive in this frame.
+    unsafe {
+        let estate = pg_sys::CreateExecutorState();
+        let mut info = pg_sys::ResultRelInfo { type_: pg_sys::NodeTag::T_ResultRelInfo, ..Default::default() };
+        pg_sys::InitResultRelInfo(&mut info, rel, 0, std::ptr::null_mut(), 0);
+        crate::pg::raw::ExecConstraints(&mut info, slot, estate);
+        pg_sys::FreeExecutorState(estate);
+    }
+}
+
 /// Makes the index entries of a row that was inserted. An ERROR jumps over the caller's frame.
 ///
 /// # Safety

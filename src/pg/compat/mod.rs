@@ -78,8 +78,8 @@ pub use catalog::{
 };
 pub use decoding::{Decoding, Kind};
 pub use executor::{
-    add_processed, begin_guarded_index_scan, begin_index_scan, check_constraints, clear_processed, has_rights,
-    init_run, insert_index_entries, Tables,
+    add_processed, begin_guarded_index_scan, begin_index_scan, check_constraints, check_constraints_alone,
+    clear_processed, has_rights, init_run, insert_index_entries, Tables,
 };
 pub use maintenance::{
     cluster, count_dead, count_fetched, count_fetched_rows, count_index_scan, count_returned_row,
