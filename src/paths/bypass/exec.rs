@@ -22,6 +22,8 @@ pub struct Exec {
     level: u32,
     /// Has it run?
     pub done: bool,
+    /// Does its receiver wait to be started, until the statement is sure to run here?
+    pub waits: bool,
     /// Has it a query level of triggers (INV-BYPASS-QUEUE)?
     pub queues: bool,
     /// The table's cache entry, which has a reference that no resource owner knows while the

@@ -124,7 +124,7 @@ pub struct Program {
     pub aggregates: *mut agg::Aggregates,
     /// INSERT: the table's indexes; null: they are the executor's affair.
     pub indexes: *mut Indexes,
-    /// Do triggers ask whether this transaction wrote the row before? Then it has no RETURNING.
+    /// Do triggers ask whether this transaction wrote the row before?
     pub own_rows: bool,
     /// A state that is not in use, or null.
     pub idle: *mut super::exec::Exec,

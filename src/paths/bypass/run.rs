@@ -103,10 +103,10 @@ unsafe extern "C-unwind" fn guarded_run(
         e.es_processed = 0;
         let sends = !(*p).out.is_null();
         let dest = (*q).dest;
-        if sends {
-            if let Some(f) = (*dest).rStartup {
-                f(dest, (*p).op as i32, (*q).tupDesc);
-            }
+        // A statement that its row may refuse starts its receiver when it has found the row.
+        (*x).waits = sends && first && (*p).own_rows;
+        if sends && !(*x).waits {
+            start(p, dest);
         }
         let mut why = None;
         if first {
@@ -123,7 +123,10 @@ unsafe extern "C-unwind" fn guarded_run(
                 counts::taken((*p).op);
             }
         }
-        if sends {
+        if sends && why.is_none() {
+            start_late(p, x, dest);
+        }
+        if sends && !(*x).waits {
             if let Some(f) = (*dest).rShutdown {
                 f(dest);
             }
@@ -189,11 +192,35 @@ unsafe fn write_found(
         if (*p).op == CmdType::CMD_DELETE {
             write::delete(p, x, rel, dest);
         } else if (*p).own_rows && write::wrote(p, rel) {
-            return Some(Reason::Row); // it has no RETURNING, so nothing was sent
+            return Some(Reason::Row); // the receiver has not been started
         } else {
             write::update(p, x, rel, dest);
         }
         None
+    }
+}
+
+/// Starts the receiver.
+unsafe fn start(p: *mut Program, dest: *mut pg_sys::DestReceiver) {
+    // SAFETY: `p` runs, and `dest` is its receiver, which has not started: so the callers say.
+    unsafe {
+        if let Some(f) = (*dest).rStartup {
+            f(dest, (*p).op as i32, (*p).out_desc);
+        }
+    }
+}
+
+/// Starts the receiver if it waits for that: from now on the statement is not refused.
+///
+/// # Safety
+/// `p` runs with the state `x`, and `dest` is the statement's receiver.
+#[inline]
+pub unsafe fn start_late(p: *mut Program, x: *mut Exec, dest: *mut pg_sys::DestReceiver) {
+    // SAFETY: the contract of this function.
+    unsafe {
+        if std::mem::take(&mut (*x).waits) {
+            start(p, dest);
+        }
     }
 }
 

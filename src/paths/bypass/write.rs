@@ -3,7 +3,7 @@
 use super::exec::Exec;
 use super::indexes;
 use super::program::Program;
-use super::run::send;
+use super::run::{send, start_late};
 use super::{probe, select, triggers};
 use crate::access::{deferred, lock, tuple, visible, write};
 use crate::pg::{self, compat, expr, raw, Tid};
@@ -174,6 +174,7 @@ unsafe fn done(
             (*x).estate.es_processed += 1;
         }
         (*(*p).econtext).ecxt_scantuple = row;
+        start_late(p, x, dest);
         send(p, dest)
     }
 }

@@ -330,6 +330,9 @@ def shapes():
         "INSERT INTO numbered DEFAULT VALUES RETURNING id": [(3,)],
         "UPDATE numbered SET n = nextval('numbered_n_seq') WHERE id = 2 RETURNING n": [(4,)],
         "UPDATE alone SET v = v + 1 WHERE a = 90 AND b > 7 RETURNING v": [(909,), (910,)],
+        # Of a table with triggers of foreign keys.
+        "UPDATE t SET v = v + 1 WHERE a = 90 AND b = 9 RETURNING b, v": [(9, 910)],
+        "UPDATE t SET v = v + 1 WHERE a = 900 AND b = 9 RETURNING b, v": [],
         "DELETE FROM alone WHERE a = 91 AND b < 2 RETURNING v": [(910,), (911,)],
     }
     for sql, rows in writes.items():
@@ -340,7 +343,22 @@ def shapes():
             equal(sql, query(session, sql), rows)
         equal("only by the bypass", query(session, "SELECT reason FROM mixedcc.bypass WHERE reason IS NOT NULL AND statements > 0"), [])
         query(session, "DEALLOCATE ALL")
+    own_rows(session)
     session.close()
+
+
+def own_rows(session):
+    """A row that the transaction has written before, of a table with triggers of foreign keys: the
+    executor runs the statement, and it returns each row once."""
+    query(session, "BEGIN; UPDATE t SET v = 1 WHERE a = 90 AND b = 8; PREPARE u AS UPDATE t SET v = v + 1 WHERE a = 90 AND b = $1 RETURNING v")
+    query(session, "SELECT mixedcc.reset_bypass()")
+    for n, sql in enumerate(("UPDATE t SET v = v + 1 WHERE a = 90 AND b = 8 RETURNING v", "EXECUTE u(8)")):
+        equal(f"own row: {sql}", query(session, sql), [(2 + n,)])
+    query(session, "DO $$ DECLARE r int; BEGIN UPDATE t SET v = v + 1 WHERE a = 90 AND b = 8 RETURNING v INTO STRICT r; ASSERT r = 4; END $$")
+    equal("own row: another row", query(session, "EXECUTE u(7)"), [(908,)])
+    equal("own row: the executor runs them", value(session, "SELECT statements::int FROM mixedcc.bypass WHERE reason = 'row'"), 3)
+    query(session, "ROLLBACK")
+    query(session, "DEALLOCATE ALL")
 
 
 def neighbours():

@@ -38,9 +38,9 @@ pub unsafe fn new_row(
                 pg_sys::ExecBuildUpdateProjection(shape.list, true, shape.columns, desc, (*p).econtext, slot, null);
             let t = (*table).trigdesc;
             (*p).own_rows = !t.is_null() && ((*t).trig_update_after_row || (*t).trig_insert_after_row);
-            // A row that was written before sends the statement to the executor, which must be
-            // known before the first one.
-            if (*p).own_rows && (!shape.returning.is_null() || !(*p).range.is_null()) {
+            // A row that was written before sends the statement to the executor: the first one
+            // must tell.
+            if (*p).own_rows && !(*p).range.is_null() {
                 return Err(Reason::Triggers);
             }
             additions(p, table, shape);
