@@ -90,7 +90,8 @@ pub use maintenance::{
 pub use nbtree::{is_hollow, may_be_hollow, poison, write_hollow_init, write_hollow_mark};
 pub use nodes::{array_length, is_c_collation, is_of_row, mutated, relation_name, walk_children};
 pub use predicate::{
-    check_before_commit, count_as_writer, has_missed_prepared, serializable_standing, unmarked_missed, Standing,
+    check_before_commit, count_as_writer, has_missed_prepared, is_shown, serializable_standing, unmarked_missed,
+    Standing,
 };
 pub use process::nap;
 pub use process::{

@@ -135,9 +135,27 @@ fn missed(own: &Xact) -> impl Iterator<Item = &Xact> {
     })
 }
 
-/// Of a transaction that has written, and that snapshots show: the ids of those that have replaced
-/// what it has read, have prepared, and are not marked as committed. Snapshots may show them.
-pub fn unmarked_missed() -> Vec<pg_sys::TransactionId> {
+/// A transaction of a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Running {
+    pid: i32,
+    xid: u32,
+}
+
+/// Do snapshots show a transaction which has prepared, or has it been undone? (Those of PREPARE
+/// TRANSACTION have no process.) Raises nothing.
+pub fn is_shown(x: Running) -> bool {
+    // SAFETY: looks at the processes. The entry of one stays in shared memory when it ends, and its
+    // `xid` is read whole.
+    unsafe {
+        let process = pg_sys::BackendPidGetProc(x.pid);
+        !process.is_null() && u32::from((&raw const (*process).xid).read_volatile()) != x.xid
+    }
+}
+
+/// Of a transaction that has written, and that snapshots show: those that have replaced what it has
+/// read, have prepared, and are not marked as committed. Snapshots may show them.
+pub fn unmarked_missed() -> Vec<Running> {
     // SAFETY: variables of this process, which only its one thread writes.
     let (pid, xid) = unsafe { (pg_sys::MyProcPid, u32::from(crate::pg::raw::GetTopTransactionIdIfAny())) };
     // An entry of another layout, and one without such conflicts, are left without the lock. A
@@ -147,7 +165,8 @@ pub fn unmarked_missed() -> Vec<pg_sys::TransactionId> {
         return Vec::new();
     }
     let is_unmarked = |x: &&Xact| x.flags & (PREPARED | COMMITTED) == PREPARED && x.top_xid != 0;
-    with_own(|own| missed(own).filter(is_unmarked).map(|x| x.top_xid.into()).collect()).unwrap_or_default()
+    let running = |x: &Xact| Running { pid: x.pid, xid: x.top_xid };
+    with_own(|own| missed(own).filter(is_unmarked).map(running).collect()).unwrap_or_default()
 }
 
 fn missed_none(own: &Xact) -> bool {

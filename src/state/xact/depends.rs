@@ -17,21 +17,14 @@ pub fn await_before(t: &mut Txn) -> Result<(), Error> {
 pub fn await_after(t: &mut Txn) {
     let mut n = 0;
     while t.depends_on_open() {
-        // SAFETY: variables of this process, which its one thread and its signal handlers write.
-        // `MyLatch` is this process's own latch.
+        if gives_up(
+            "the transaction has committed, but others that it has read may not be safe yet: \
+             canceled the wait for their flush or replication",
+        ) {
+            return;
+        }
+        // SAFETY: `MyLatch` is this process's own latch.
         unsafe {
-            if pg_sys::ProcDiePending != 0 || pg_sys::QueryCancelPending != 0 {
-                pg_sys::QueryCancelPending = 0;
-                if pg_sys::ProcDiePending != 0 {
-                    // The client is not told that its commit is safe.
-                    pg_sys::whereToSendOutput = pg_sys::CommandDest::DestNone;
-                }
-                warning!(
-                    "the transaction has committed, but others that it has read may not be safe yet: \
-                     canceled the wait for their flush or replication"
-                );
-                return;
-            }
             if n < 64 {
                 pg_sys::pg_usleep(20);
             } else {
@@ -46,4 +39,22 @@ pub fn await_after(t: &mut Txn) {
         }
         n += 1;
     }
+}
+
+/// In a wait after the commit: has somebody canceled it, or ended the session? Says in a WARNING
+/// what that leaves undone.
+pub fn gives_up(warning: &str) -> bool {
+    // SAFETY: variables of this process, which its one thread and its signal handlers write.
+    unsafe {
+        if pg_sys::ProcDiePending == 0 && pg_sys::QueryCancelPending == 0 {
+            return false;
+        }
+        pg_sys::QueryCancelPending = 0;
+        if pg_sys::ProcDiePending != 0 {
+            // The client is not told that all is as it should be.
+            pg_sys::whereToSendOutput = pg_sys::CommandDest::DestNone;
+        }
+    }
+    warning!("{warning}");
+    true
 }

@@ -71,6 +71,7 @@ fn may_rest(b: &Backend) -> bool {
         && b.read_csn != 0
         && b.txn.is_active()
         && BUSY.get() == 0
+        && !(parallel::is_worker() && !parallel::has_joined())
         && !copies::has_begun()
         && b.pending.is_empty()
 }
@@ -87,7 +88,7 @@ pub fn between_rows() {
         return;
     }
     let b = backend();
-    if may_rest(b) && !(parallel::is_worker() && !parallel::has_joined()) {
+    if may_rest(b) {
         let seen = seen(b);
         b.txn.rest_a_moment(&seen);
     }

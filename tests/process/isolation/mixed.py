@@ -263,6 +263,30 @@ def commits_are_marked_in_order(admin):
         end(t3, t5, r)
 
 
+def the_wait_for_a_mark_can_be_canceled(admin):
+    """A commit has been shown, and waits for the mark of another one: a cancel ends the wait."""
+    tables(admin)
+    t3, t5 = Session(), Session()
+    t5.get("h", 2)
+    t3.put("h", 2)
+    point = Point("commit-shown")
+    query(t3.connection, f"SET mixedcc.stop_events = on; SET mixedcc.kill_at = '{point.setting}'")
+    t3.start_commit()
+    point.must_stand()
+    t5.put("h", 4)
+    t5.start_commit()
+    must_come(lambda: value(admin, "SELECT v FROM h WHERE k = 4") == 1)
+    premise("R4: the commit waits", t5.thread.is_alive())
+    query(admin, f"SELECT pg_cancel_backend({t5.pid})")
+    t5.thread.join(30)
+    check("R4: a cancel ends the wait", not t5.thread.is_alive())
+    check("R4: it says so", any("not marked as committed" in notice for notice in t5.connection.notices), t5.connection.notices)
+    point.go()
+    t3.thread.join()
+    equal("R4: both have committed", (t3.error, t5.error), (None, None))
+    end(t3, t5)
+
+
 RULES = {
     "mixed_missed": ("R1: who misses a commit in heap does not see it in ours", read_is_replaced),
     "mixed_together": ("R2: heap shows mixed commits in their order", ends_in_turn),
@@ -281,6 +305,7 @@ def test_rules():
     for _, rule in RULES.values():
         rule(admin)
     no_path_by_heap(admin)
+    the_wait_for_a_mark_can_be_canceled(admin)
     admin.close()
 
 

@@ -10,27 +10,27 @@
 use crate::pg::compat;
 use crate::pg::faults::{self, Fault};
 use crate::state::stop::reach;
-use pgrx::pg_sys;
+use crate::state::xact::depends;
 
 /// Between two looks.
 const LOOK_US: core::ffi::c_long = 50;
 
 /// The transaction has committed, snapshots show it, and PostgreSQL will mark it. Waits for the
-/// marks of those that it has missed. They wait for no lock any more. Nor is there a circle: the
+/// marks of those that it has missed. They wait for no lock any more, but one may wait for a
+/// standby that is to apply it. A cancel ends the wait. There is no circle of such waits: the
 /// structures have none in which all have prepared.
 pub fn await_marks() {
     reach("commit-shown");
     if faults::on(Fault::MixedUnmarked) {
         return;
     }
-    while compat::unmarked_missed().into_iter().any(is_shown) {
+    while compat::unmarked_missed().into_iter().any(compat::is_shown) {
+        if depends::gives_up(
+            "the transaction has committed, but another one that it has missed is not marked as committed: \
+             transactions that are concurrent with both may not be serializable",
+        ) {
+            return;
+        }
         compat::nap(LOOK_US);
     }
-}
-
-/// Do snapshots show the transaction, which has prepared? Those that will show it later show this
-/// one, too.
-fn is_shown(xid: pg_sys::TransactionId) -> bool {
-    // SAFETY: looks at the transactions that run.
-    unsafe { !pg_sys::TransactionIdIsInProgress(xid) }
 }
