@@ -152,7 +152,7 @@ def versions(connection, rows):
     for _ in range(rounds):
         query(connection, "UPDATE m SET v = v")
     ok("memory: updates reuse the space of old versions")
-    reader = connect(DATABASE)
+    reader = connect(DATABASE, options="-c mixedcc.prune_versions=off")
     query(reader, "BEGIN ISOLATION LEVEL REPEATABLE READ")
     before = value(reader, "SELECT md5(string_agg(id || v, '' ORDER BY id)) FROM m")
     error, number = None, 0
@@ -170,6 +170,20 @@ def versions(connection, rows):
     for _ in range(rounds):
         query(connection, "UPDATE m SET v = v")
     ok("memory: space comes back after the long reader")
+    pruned_versions(connection, rounds)
+
+
+def pruned_versions(connection, rounds):
+    """Beside a reader that keeps one version of each row as many updates fit as without one."""
+    reader = connect(DATABASE)
+    query(reader, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+    before = value(reader, "SELECT md5(string_agg(id || v, '' ORDER BY id)) FROM m")
+    for _ in range(rounds):
+        query(connection, "UPDATE m SET v = v")
+    equal("memory: a long reader beside updates that prune sees its rows",
+          value(reader, "SELECT md5(string_agg(id || v, '' ORDER BY id)) FROM m"), before)
+    query(reader, "COMMIT")
+    reader.close()
 
 
 if __name__ == "__main__":
