@@ -58,7 +58,7 @@ def test_prewarm():
         equal("prewarm: zeros are read for the damaged page", pages, 6)
         query(connection, "DROP TABLE large")
         query(connection, "VACUUM good")
-        # The memory of a table that was dropped comes back when no other process looks at it any more.
+        # The memory of a dropped table comes back when no other process looks at it any more.
         must_come(lambda: error_of(connection, "SELECT count(*) FROM damaged") != "53200")
         equal("prewarm: then there is room, and the page is found damaged", error_of(connection, DIGEST.format("damaged")), "XX001")
         connection.close()
