@@ -9,6 +9,8 @@ pub enum Fault {
     NoValidation,
     /// A loser of a lock upgrade reads again without waiting for the winner, nor for its turn.
     ForgetsLosses,
+    /// A transaction that repeats takes its locks as it comes to them.
+    ListUnused,
     /// A read does not expect a write, whatever was seen before.
     IntentForgotten,
     /// A transaction that is about to sleep does not search for a deadlock.

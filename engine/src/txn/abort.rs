@@ -15,6 +15,7 @@ impl Txn {
         self.wake();
         let wrote = !self.writes.is_empty();
         self.learn_heat();
+        self.leave_list();
         self.discard_unplaced();
         self.set_word(State::Aborted, 0);
         if wrote {

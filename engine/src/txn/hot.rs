@@ -88,7 +88,7 @@ impl Txn {
     /// Waits for the lock of a hot row. If that closes a circle, a read goes on without the lock.
     /// A write does not: its commit would close the same circle.
     #[cold]
-    fn wait_hot(&mut self, p: &dyn Platform, r: RecordRef, mode: Mode, read: bool) -> Result<(), Error> {
+    pub(super) fn wait_hot(&mut self, p: &dyn Platform, r: RecordRef, mode: Mode, read: bool) -> Result<(), Error> {
         let before = (self.failed, self.retry.winner);
         match self.lock_record(p, r, mode, How::Wait, read) {
             Err(Error::Deadlock) if read => {
@@ -125,9 +125,7 @@ impl Txn {
         }
     }
 
-    /// The transaction is about to be undone. If a row has failed it, all learn of that, and the
-    /// slot's next transactions lock this row, and those that this one has written, when they look
-    /// them up: the paper's retrospective lock list.
+    /// The transaction is about to be undone. If a row has failed it, all learn of that.
     #[inline]
     pub(super) fn learn_heat(&mut self) {
         if let Some(culprit) = self.hot.culprit.take().filter(|_| self.failed.is_some()) {
@@ -141,13 +139,6 @@ impl Txn {
         if c.mode > Mode::Share {
             c.partition.intents.lost(c.no);
         }
-        for i in 0..self.writes.len() {
-            let w = &self.writes[i];
-            if w.base.is_some() && self.touched.followed(w.r.partition()).locks_hot() {
-                let word = std::ptr::from_ref(&w.r.rec.lock) as usize;
-                self.retry.list(word, w.r.table.id, Mode::NoKeyUpdate);
-            }
-        }
-        self.retry.list(c.word, c.table, c.mode);
+        self.retry.list(c.word, c.table, Some(c.no), c.mode);
     }
 }

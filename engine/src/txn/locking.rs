@@ -151,7 +151,7 @@ impl Txn {
         }
         self.may_wait(&w, conflict)?;
         p.stop_event(StopEvent::LockWait)?;
-        self.counted(at, queue.into(), |t| {
+        let got = self.counted(at, queue.into(), |t| {
             if let Conflict::Behind(first) = conflict {
                 match t.stand_back(&w, first)? {
                     Ok(a) => return Ok(a),
@@ -159,7 +159,11 @@ impl Txn {
                 }
             }
             t.sleep_in_queue(&w)
-        })
+        });
+        if got == Err(Error::Deadlock) && matches!(queue, Queue::Record(..)) && self.level == Level::Serializable {
+            self.list(&w);
+        }
+        got
     }
 
     /// Fails where the conflict, or how the lock is asked for, does not allow to wait.
@@ -193,7 +197,7 @@ impl Txn {
 
     fn lose(&mut self, w: &Wanted) {
         if self.level == Level::Serializable {
-            self.retry.lose(w.word, w.at.table.id, w.me.mode);
+            self.list(w);
             if let Queue::Record(_, no) = w.queue {
                 // One that wanted to read would not have written.
                 if w.me.mode >= Mode::NoKeyUpdate || faults::on(Fault::LostReadIsWrite) {
@@ -201,6 +205,12 @@ impl Txn {
                 }
             }
         }
+    }
+
+    /// The transactions that follow in the slot had better take this lock early.
+    fn list(&mut self, w: &Wanted) {
+        let no = if let Queue::Record(_, no) = w.queue { Some(no) } else { None };
+        self.retry.list(std::ptr::from_ref(w.word) as usize, w.at.table.id, no, w.me.mode);
     }
 
     /// The lock is not to be had at once. If the transaction has locked the row's key alone to look

@@ -52,6 +52,7 @@ mod read_set;
 mod reclaim;
 mod recovered;
 mod register;
+mod relock;
 mod retry;
 mod scan;
 mod scan_set;

@@ -139,6 +139,7 @@ impl Txn {
     ) -> Result<Option<NonNull<Version>>, Error> {
         let partition = r.partition();
         let protocols = self.follow(p, partition)?;
+        self.lock_listed(p, r, protocols)?;
         let key = !for_write && protocols.only_locks_reads() && self.looks_at_key(p, r, looked);
         protocols.read(self, p, r, if key { Reading::Key } else { Reading::of(for_write) })?;
         self.touch(partition).reads += 1;

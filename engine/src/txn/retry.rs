@@ -3,7 +3,7 @@
 //! **INV-LOSER**: If a transaction has lost an upgrade of a read lock, it takes this lock for
 //! reading in the mode that was lost. So do the transactions that follow it in its slot until one
 //! commits. They do not overtake the winner, and none of them loses twice for one lock. (Of the
-//! last 16 that were lost.)
+//! last 64 that were lost or listed.)
 
 use super::{Owner, RecordRef};
 use crate::csn::State;
@@ -12,23 +12,27 @@ use crate::lock::{LockWord, Mode};
 use crate::platform::WaitFor;
 use crate::primitive::Ordering;
 
-/// Lost upgrades that are remembered.
-const LOSSES: usize = 16;
+/// Locks that are remembered.
+pub(super) const LOSSES: usize = 64;
 
-/// An upgrade that was lost.
+/// A lock whose upgrade was lost, or which the transactions that follow had better take early.
 struct Lost {
     /// Address of the lock, which is only compared: it may have another use by now. Then a lock is
     /// stronger than needed.
     word: usize,
     /// Id of its table, which is never used again.
     table: u64,
+    /// Number of its record, if it is the lock of one.
+    no: Option<u64>,
     mode: Mode,
+    /// Has this transaction come to it (INV-FIRST)?
+    met: bool,
 }
 
 /// The conflicts that the transactions of a slot have lost since one of them committed.
 #[derive(Default)]
 pub(super) struct Retry {
-    /// Lost upgrades (INV-LOSER).
+    /// Lost upgrades (INV-LOSER), and what was listed.
     lost: Vec<Lost>,
     /// Id of the table whose next scanned row takes the place of a lost one; 0: none.
     heir: u64,
@@ -56,6 +60,7 @@ impl Retry {
     pub fn begin(&mut self) {
         self.heir = 0;
         self.winner = None;
+        self.lost.iter_mut().for_each(|l| l.met = false);
     }
 
     /// A serializable transaction has committed: had it only read?
@@ -99,25 +104,38 @@ impl Retry {
         }
     }
 
-    /// An upgrade to a mode was lost.
-    pub fn lose(&mut self, word: &'static LockWord, table: u64, mode: Mode) {
-        if self.lost.len() == LOSSES {
-            self.lost.remove(0);
-        }
-        self.lost.push(Lost { word: std::ptr::from_ref(word) as usize, table, mode });
-    }
-
-    /// A lock that the failed transaction would rather have taken for reading in this mode.
-    pub fn list(&mut self, word: usize, table: u64, mode: Mode) {
+    /// An upgrade to a mode was lost, or a lock of a row (its number) that the failed transaction
+    /// would rather have taken in this mode when it read.
+    pub fn list(&mut self, word: usize, table: u64, no: Option<u64>, mode: Mode) {
         match self.lost.iter_mut().find(|l| l.word == word && l.table == table) {
             Some(l) => l.mode = l.mode.join(mode),
             None => {
                 if self.lost.len() == LOSSES {
                     self.lost.remove(0);
                 }
-                self.lost.push(Lost { word, table, mode });
+                self.lost.push(Lost { word, table, no, mode, met: false });
             }
         }
+    }
+
+    /// Does the list name the row, and has this transaction not come to its table's list yet?
+    #[inline]
+    pub fn is_next(&self, r: RecordRef) -> bool {
+        !self.lost.is_empty() && self.lost.iter().any(|l| !l.met && l.table == r.table.id && l.no == Some(r.no))
+    }
+
+    /// The rows of a table that are listed, with the modes of their locks, in canonical order. The
+    /// transaction has come to them.
+    pub fn meet(&mut self, table: u64) -> Vec<(u64, Mode)> {
+        let listed = self.lost.iter_mut().filter(|l| l.table == table);
+        let mut rows: Vec<_> = listed
+            .filter_map(|l| {
+                l.met = true;
+                Some((l.no?, l.mode))
+            })
+            .collect();
+        rows.sort_unstable_by_key(|&(no, _)| no);
+        rows
     }
 
     /// Is the lock among those that were lost, or listed?

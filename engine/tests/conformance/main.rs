@@ -40,6 +40,7 @@ mod range_locks;
 mod ranges;
 mod readers;
 mod released;
+mod relock;
 mod sleep;
 mod spans;
 mod steps;
