@@ -106,7 +106,8 @@ fn mode_after_a_late_wait(fault: Option<Fault>) -> Option<Mode> {
         holder.abort();
         late.join().expect("a thread").expect("the holder gave way");
     });
-    mode_of_look(&mut holder, A)
+    let mut other = session(w, &r, 2);
+    mode_of_look(&mut other, A)
 }
 
 /// A transaction that has to wait for more of a row than it has locked at its look tells the
