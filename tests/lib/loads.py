@@ -142,6 +142,8 @@ class Client:
     def log(self, op, table, **what):
         if op in ("read", "scan"):
             what["stmt"] = self.statement
+        else:
+            what["at"] = time.monotonic_ns()
         self.events.append({"op": op, "t": table, **what})
 
     def fresh(self):
@@ -341,7 +343,7 @@ class Client:
         self.tables = self.choose_tables()
         self.done["transactions"] += 1
         self.step = self.settled = None
-        begin = time.monotonic_ns()
+        begin, ending = time.monotonic_ns(), None
         status = "aborted"
         try:
             level = LEVELS[self.level]
@@ -352,7 +354,7 @@ class Client:
                 self.operation()
             if self.random.random() < 0.05:
                 raise Undo
-            status = "unknown"
+            status, ending = "unknown", time.monotonic_ns()
             self.commit()
             status = "committed"
             self.count()
@@ -366,7 +368,7 @@ class Client:
             elif error.pgcode and not (status == "unknown" and error.pgcode in TERMINATED):
                 status = "aborted"
         line = {"id": self.next_transaction, "client": self.number, "status": status, "level": self.level,
-                "begin": begin, "commit": time.monotonic_ns(), "events": self.events}
+                "begin": begin, "commit": time.monotonic_ns(), **({"ending": ending} if ending else {}), "events": self.events}
         self.file.write(json.dumps(line) + "\n")
 
     def commit(self):

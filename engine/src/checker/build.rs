@@ -2,12 +2,13 @@
 //! aborted, intermediate, garbage or missing.
 
 use super::graph::{kind, Edge};
-use super::history::{Event, Image, Key, Level, Payload, Predicate, Seen, Write, WriteKind};
+use super::history::{Event, Image, Key, Level, Payload, Predicate, Seen, Transaction, Write, WriteKind};
 use super::index::{Index, Named, NONE};
 use super::order::{Order, Orders};
 use super::verdict::{AnomalyKind, Verdict};
 use super::Options;
 use hashbrown::{HashMap, HashSet};
+use std::rc::Rc;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Part {
@@ -46,7 +47,69 @@ pub(super) struct Builder<'a, 'h> {
     pub ambiguous: Vec<Ambiguous>,
     /// The first node of each transaction.
     pub first: Vec<u32>,
+    /// Of each key that a read has not seen.
+    absences: HashMap<u32, Rc<Absences>>,
     own: HashMap<u32, Own>,
+}
+
+/// The stretches of a key without a row, in their order. Most of them are at other times than a
+/// reader: those that may be its own are found by bisection.
+struct Absences {
+    stretches: Vec<(u32, u32)>,
+    /// For each stretch: the latest time at which it or an earlier one has ended.
+    ended: Vec<u64>,
+    /// The earliest time at which it or a later one may have begun.
+    begun: Vec<u64>,
+}
+
+impl Absences {
+    fn new(index: &Index<'_>, stretches: Vec<(u32, u32)>) -> Self {
+        let transactions = &index.history.transactions;
+        let of = |txn: u32| (txn != NONE).then(|| &transactions[txn as usize]);
+        let mut latest = 0;
+        let ended = stretches.iter().map(|&(_, before)| {
+            latest = of(before).and_then(|txn| txn.commit).unwrap_or(u64::MAX).max(latest);
+            latest
+        });
+        let ended = ended.collect();
+        let mut earliest = u64::MAX;
+        let begun = stretches.iter().rev().map(|&(after, _)| {
+            earliest = of(after).and_then(|txn| txn.earliest_end()).unwrap_or(0).min(earliest);
+            earliest
+        });
+        let mut begun: Vec<u64> = begun.collect();
+        begun.reverse();
+        Self { stretches, ended, begun }
+    }
+
+    /// Those that a reader may have met; all of them, if none fits.
+    fn of(&self, transactions: &[Transaction], reader: &Transaction) -> Vec<(u32, u32)> {
+        let from = reader.begin.map_or(0, |begin| self.ended.partition_point(|&end| end < begin));
+        let begun = |commit| self.begun.partition_point(|&begin| begin <= commit);
+        let to = reader.commit.map_or(self.begun.len(), begun);
+        let near = self.stretches.get(from..to).unwrap_or_default().iter().copied();
+        let met: Vec<_> = near.filter(|&stretch| may_meet(transactions, reader, stretch)).collect();
+        if met.is_empty() {
+            self.stretches.clone()
+        } else {
+            met
+        }
+    }
+}
+
+/// Do the times allow that a reader has met this stretch?
+pub(super) fn may_meet(transactions: &[Transaction], reader: &Transaction, (after, before): (u32, u32)) -> bool {
+    let starts_later = after != NONE
+        && match (reader.commit, transactions[after as usize].earliest_end()) {
+            (Some(commit), Some(end)) => end > commit,
+            _ => false,
+        };
+    let ended_before = before != NONE
+        && match (transactions[before as usize].commit, reader.begin) {
+            (Some(commit), Some(begin)) => commit < begin,
+            _ => false,
+        };
+    !starts_later && !ended_before
 }
 
 /// A transaction's own writes to a key.
@@ -69,6 +132,7 @@ impl<'a, 'h> Builder<'a, 'h> {
             edges: Vec::new(),
             ambiguous: Vec::new(),
             first: (0..count).collect(),
+            absences: HashMap::new(),
             own: HashMap::new(),
         }
     }
@@ -377,15 +441,25 @@ impl<'a, 'h> Builder<'a, 'h> {
             self.verdict.ambiguous_reads += 1;
             return;
         }
-        let mut stretches = self.stretches(key, order, |position| match (order.at(position), filtered) {
-            (Some(version), _) if version.dead => false,
-            (None, _) if !order.exists => false,
-            (_, None) => true,
-            (_, Some(filter)) => {
+        let live = |position| match order.at(position) {
+            Some(version) => !version.dead,
+            None => order.exists,
+        };
+        let mut stretches = if let Some(filter) = filtered {
+            self.stretches(key, order, |position| {
                 let mut list = Vec::new();
-                filter(self.index.keys[key as usize].key, self.image(key, position, &mut list))
-            }
-        });
+                live(position) && filter(self.index.keys[key as usize].key, self.image(key, position, &mut list))
+            })
+        } else {
+            let known = self.absences.get(&key).cloned();
+            let absences = known.unwrap_or_else(|| {
+                let made = Rc::new(Absences::new(self.index, self.stretches(key, order, live)));
+                self.absences.insert(key, Rc::clone(&made));
+                made
+            });
+            let transactions = &self.index.history.transactions;
+            absences.of(transactions, &transactions[txn as usize])
+        };
         // The read came before the transaction's own write of the key.
         stretches.retain(|&(after, _)| after != txn);
         for (_, before) in &mut stretches {

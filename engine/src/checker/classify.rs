@@ -1,6 +1,6 @@
 //! Completes the graph, finds its cycles, and classifies them by Adya's definitions.
 
-use super::build::{Ambiguous, Builder, Node, Part};
+use super::build::{may_meet, Ambiguous, Builder, Node, Part};
 use super::graph::{kind, CycleSearch, Edge, Graph};
 use super::history::{Level, Status, Transaction};
 use super::index::{Index, NONE};
@@ -125,20 +125,8 @@ fn narrow(builder: &mut Builder<'_, '_>, read: &mut Ambiguous, chosen: Vec<(u32,
 fn rule_out_by_time(builder: &mut Builder<'_, '_>, read: &mut Ambiguous) {
     let transactions = &builder.index.history.transactions;
     let reader = &transactions[builder.nodes[read.node as usize].txn as usize];
-    let possible = |&(after, before): &(u32, u32)| {
-        let starts_later = after != NONE
-            && match (reader.commit, transactions[after as usize].begin) {
-                (Some(commit), Some(begin)) => begin > commit,
-                _ => false,
-            };
-        let ended_before = before != NONE
-            && match (transactions[before as usize].commit, reader.begin) {
-                (Some(commit), Some(begin)) => commit < begin,
-                _ => false,
-            };
-        !starts_later && !ended_before
-    };
-    let chosen: Vec<(u32, u32)> = read.stretches.iter().copied().filter(possible).collect();
+    let chosen: Vec<(u32, u32)> =
+        read.stretches.iter().copied().filter(|&stretch| may_meet(transactions, reader, stretch)).collect();
     if !chosen.is_empty() && chosen.len() < read.stretches.len() {
         narrow(builder, read, chosen);
     }

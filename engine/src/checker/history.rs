@@ -104,6 +104,8 @@ pub struct Write {
     pub saw: Option<Seen>,
     /// Rolled back with a savepoint: no other transaction may ever see it.
     pub undone: bool,
+    /// The time when the statement had returned, on the clock of the transactions.
+    pub at: Option<u64>,
 }
 
 /// The row image that a predicate's filter gets.
@@ -183,6 +185,8 @@ pub struct Transaction {
     pub begin: Option<u64>,
     /// The time after COMMIT returned, on the same clock.
     pub commit: Option<u64>,
+    /// A time before COMMIT was sent, when all inserts and deletes had returned.
+    pub ending: Option<u64>,
     /// It reads the state after all other transactions: a write missing there is lost.
     pub last: bool,
     pub events: Vec<Event>,
@@ -198,9 +202,15 @@ impl Transaction {
             csn: None,
             begin: None,
             commit: None,
+            ending: None,
             last: false,
             events: Vec::new(),
         }
+    }
+
+    /// A time before its end.
+    pub fn earliest_end(&self) -> Option<u64> {
+        self.ending.or(self.begin)
     }
 
     #[must_use]
@@ -252,7 +262,7 @@ impl Transaction {
 
     #[must_use]
     pub fn write(mut self, key: Key, kind: WriteKind, payload: Payload) -> Self {
-        self.events.push(Event::Write(Write { key, kind, payload, saw: None, undone: false }));
+        self.events.push(Event::Write(Write { key, kind, payload, saw: None, undone: false, at: None }));
         self
     }
 

@@ -61,6 +61,8 @@ struct TransactionLine {
     begin: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     commit: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ending: Option<u64>,
     #[serde(default, skip_serializing_if = "is_false")]
     last: bool,
     events: Vec<EventLine>,
@@ -154,6 +156,8 @@ struct WriteLine {
     saw: Option<SawLine>,
     #[serde(default, skip_serializing_if = "is_false")]
     undone: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -211,7 +215,7 @@ fn write_of(history: &mut History, line: WriteLine, kind: WriteKind) -> Result<E
         Some(SawLine::Initial { .. }) => Some(Seen::Initial),
     };
     let key = Key::new(history.table(&line.t), line.k);
-    Ok(Event::Write(Write { key, kind, payload, saw, undone: line.undone }))
+    Ok(Event::Write(Write { key, kind, payload, saw, undone: line.undone, at: line.at }))
 }
 
 fn event_of(history: &mut History, line: EventLine, number: u32) -> Result<Event, String> {
@@ -260,6 +264,7 @@ fn transaction_of(history: &mut History, line: TransactionLine) -> Result<Transa
         csn: line.csn,
         begin: line.begin,
         commit: line.commit,
+        ending: line.ending,
         last: line.last,
         events: events.collect::<Result<_, _>>()?,
     })
@@ -335,8 +340,8 @@ fn line_of_write(table: &str, write: &Write) -> EventLine {
         Seen::Count(count) => SawLine::Count { count: *count },
         Seen::List(list) => SawLine::List(ListText::Ids(list.clone())),
     });
-    let (t, k, undone) = (table.to_owned(), write.key.key, write.undone);
-    let line = WriteLine { t, k, append, value, count, saw, undone };
+    let (t, k, undone, at) = (table.to_owned(), write.key.key, write.undone, write.at);
+    let line = WriteLine { t, k, append, value, count, saw, undone, at };
     match write.kind {
         WriteKind::Insert => EventLine::Insert(line),
         WriteKind::Update => EventLine::Update(line),
@@ -391,6 +396,7 @@ pub fn write_lines(history: &History, output: &mut impl io::Write) -> io::Result
             csn: txn.csn,
             begin: txn.begin,
             commit: txn.commit,
+            ending: txn.ending,
             last: txn.last,
             events: events.collect::<io::Result<_>>()?,
         };

@@ -239,6 +239,7 @@ impl Build<'_, '_> {
             lives.iter().flat_map(|(_, life)| life.elements.iter().copied()).collect();
         let initial_is_dead = !self.evidence.initial.contains(&self.key);
         let candidates = lives.len() - usize::from(initial_is_dead);
+        let places: HashMap<Option<u64>, usize> = lives.iter().enumerate().map(|(at, (name, _))| (*name, at)).collect();
         let mut unseen = Vec::new();
         let mut deletes = 0;
         for &write in writes {
@@ -249,7 +250,7 @@ impl Build<'_, '_> {
                 WriteKind::Delete => {
                     deletes += 1;
                     let life = match self.life_before(write) {
-                        Some(name) => lives.iter().position(|(life, _)| *life == name)?,
+                        Some(name) => *places.get(&name)?,
                         None if candidates == 1 => lives.len() - 1,
                         None => return None,
                     };
@@ -297,11 +298,24 @@ impl Build<'_, '_> {
         life
     }
 
+    fn write(&self, write: u32) -> &Write {
+        let info = &self.index.writes[write as usize];
+        match &self.index.history.transactions[info.txn as usize].events[info.event as usize] {
+            Event::Write(write) => write,
+            _ => unreachable!("the event of a write is a write"),
+        }
+    }
+
     /// Sorts the lives. Returns false if their order is not certain.
     fn sort_lives(&self, lives: &mut [(Option<u64>, LifeOrder)]) -> bool {
         let transactions = &self.index.history.transactions;
         let txn = |write: u32| &transactions[self.index.writes[write as usize].txn as usize];
-        let time = |life: &LifeOrder| life.inserter.and_then(|write| txn(write).commit).unwrap_or(0);
+        // The latest time at which a write was made, and the earliest one at which it was
+        // committed. A row is there when its insert has returned. It goes at its deleter's COMMIT
+        // at the earliest.
+        let made = |write: u32| self.write(write).at.or(txn(write).commit);
+        let committed = |write: u32| txn(write).earliest_end();
+        let time = |life: &LifeOrder| life.inserter.and_then(made).unwrap_or(0);
         lives[1..].sort_by_key(|(_, life)| (life.deleter.is_none(), time(life)));
         let certain = |one: &LifeOrder, other: &LifeOrder| {
             // `other` cannot come first if it never ended, or if it ended after `one` existed.
@@ -310,8 +324,8 @@ impl Build<'_, '_> {
             };
             match (one.deleter, one.inserter, other.inserter) {
                 (Some(deleter), _, Some(inserter)) if txn(deleter).id == txn(inserter).id => true,
-                (_, Some(inserter), _) => match (txn(end).begin, txn(inserter).commit) {
-                    (Some(begin), Some(commit)) => begin > commit,
+                (_, Some(inserter), _) => match (committed(end), made(inserter)) {
+                    (Some(committed), Some(made)) => committed > made,
                     _ => false,
                 },
                 _ => false,

@@ -116,7 +116,7 @@ impl Log {
     /// Logs a write. Returns its number among the writes of this key, from 1. Together with `id()`
     /// it is the version that readers should name.
     pub fn write(&mut self, key: Key, kind: WriteKind, payload: Payload) -> u32 {
-        self.push(Event::Write(Write { key, kind, payload, saw: None, undone: false }));
+        self.push(Event::Write(Write { key, kind, payload, saw: None, undone: false, at: None }));
         let events = self.txn.as_ref().map_or(&[][..], |txn| &txn.events);
         let same_key = |event: &&Event| matches!(event, Event::Write(write) if write.key == key);
         events.iter().filter(same_key).count() as u32

@@ -292,7 +292,7 @@ fn a_delete_of_unknown_outcome_counts_if_the_key_is_inserted_again() {
     let insert = |id, key| txn(id).write(key, WriteKind::Insert, Payload::Append(id));
     let deleting = |mut t: Transaction, key, saw: &[u64]| {
         let (kind, payload, saw) = (WriteKind::Delete, Payload::Opaque, Some(list(saw)));
-        t.events.push(Event::Write(Write { key, kind, payload, saw, undone: false }));
+        t.events.push(Event::Write(Write { key, kind, payload, saw, undone: false, at: None }));
         t.with_status(Status::Unknown).with_times(30, 40)
     };
     let history = |y: Option<u64>, begin| {

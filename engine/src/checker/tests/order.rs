@@ -1,7 +1,7 @@
 //! Session, real-time and CSN order; recovery of version orders; the recorder.
 
 use super::*;
-use crate::checker::Recorder;
+use crate::checker::{Event, Recorder, Write};
 
 #[test]
 fn a_session_reads_its_earlier_writes() {
@@ -101,6 +101,39 @@ fn several_lives_of_a_row() {
     assert_eq!(verdict.unordered_keys, 0);
     let verdict = judge(history(true));
     assert!(verdict.has(AnomalyKind::GSingle), "{verdict}");
+}
+
+#[test]
+fn lives_that_overlap_are_ordered_by_the_times_of_their_statements() {
+    let write = |mut txn: Transaction, kind, payload, saw: Option<Seen>, at| {
+        txn.events.push(Event::Write(Write { key: X, kind, payload, saw, undone: false, at }));
+        txn
+    };
+    let insert = |txn, id, at| write(txn, WriteKind::Insert, Payload::Append(id), None, at);
+    let delete = |txn, id, at| write(txn, WriteKind::Delete, Payload::Opaque, Some(list(&[id])), at);
+    // All four run at the same time. The last one sees Y as of before the second one, which deleted
+    // the row whose successor it sees.
+    let history = |timed: bool| {
+        let ending = |mut txn: Transaction, at| {
+            txn.ending = timed.then_some(at);
+            txn.with_times(10, 100)
+        };
+        let at = |time| timed.then_some(time);
+        vec![
+            ending(insert(txn(1), 1, at(20)), 25),
+            ending(delete(txn(2), 1, at(30)).append(Y, 9), 35),
+            ending(insert(txn(3), 3, at(40)), 45),
+            ending(delete(txn(4), 3, at(50)), 55),
+            ending(insert(txn(5), 5, at(60)), 65),
+            ending(txn(6).read(X, list(&[3])).read(Y, list(&[])), 70),
+        ]
+    };
+    let verdict = judge(history(false));
+    assert_eq!(verdict.unordered_keys, 1);
+    accepted(&verdict);
+    let verdict = judge(history(true));
+    assert_eq!(verdict.unordered_keys, 0);
+    only(&verdict, AnomalyKind::GSingle);
 }
 
 #[test]

@@ -202,7 +202,7 @@ impl Simulator {
             _ => None,
         };
         let key_of = Key::new(0, key);
-        txn.log.events.push(Event::Write(Write { key: key_of, kind, payload, saw, undone: false }));
+        txn.log.events.push(Event::Write(Write { key: key_of, kind, payload, saw, undone: false, at: None }));
         txn.writes.insert(key, (change, before));
     }
 
