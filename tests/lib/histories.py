@@ -16,16 +16,21 @@ from lib.loads import LATEST, Client, check_load, write_last
 CLIENTS = 5
 
 
-def checker():
-    places = [os.environ.get("CHECK_HISTORY")]
+def program(name, variable):
+    """The path of a program of the build, or what the variable names."""
+    places = [os.environ.get(variable)]
     for target in (os.environ.get("CARGO_TARGET_DIR"), str(ROOT / "target"), os.path.expanduser("~/.cache/mixedcc/target")):
         if target:
-            places += [f"{target}/release/check-history", f"{target}/debug/check-history"]
-    places.append(shutil.which("check-history"))
+            places += [f"{target}/release/{name}", f"{target}/debug/{name}"]
+    places.append(shutil.which(name))
     for place in places:
         if place and os.access(place, os.X_OK):
             return place
-    sys.exit("FAIL history: check-history not found: build the engine or set CHECK_HISTORY")
+    sys.exit(f"FAIL history: {name} not found: build it or set {variable}")
+
+
+def checker():
+    return program("check-history", "CHECK_HISTORY")
 
 
 def client(kind, database, number, load, path, until, results):

@@ -3,14 +3,21 @@
 SERIALIZABLE transactions, READ ONLY too, use both tables or one of them, and READ COMMITTED writes
 the mixedcc table beside them. The history checker takes the rows of both alike.
 
---number N: goes on until so many transactions over both tables have committed, in histories of a
-minute. --faults: in a build with deliberate faults a rule that is
-taken out must be missed."""
+Half of the time clients in Python send one statement at a time (`lib.histories`); in the other half
+a program sends several (`lib.mixed`), cancels sessions, and switches protocols in the middle.
 
-import sys
+--number N: by the program, until so many transactions over both tables have committed.
+--minutes N: by the program, for so long. --history N: transactions over both tables in a history.
+--faults [NAME...]: in a build with deliberate faults a rule that is taken out must be missed."""
 
-from lib import protocols
-from lib.common import OURS, check, create_table, drop_database, main, make_database, must_be_found, query, reload, seconds
+import argparse
+import contextlib
+import io
+import itertools
+import time
+
+from lib import mixed, protocols
+from lib.common import OURS, check, create_table, drop_database, failures, main, make_database, must_be_found, query, reload, seconds
 from lib.histories import judge
 from lib.loads import Load
 
@@ -19,6 +26,8 @@ LEVELS = {"serializable": 8, "serializable read only": 2, "read committed": 1}
 SINGLE = protocols.variants()
 # Faults that random transactions find within seconds. `mixed` finds each by an interleaving.
 FAULTS = ("mixed_missed", "mixed_torn")
+# Transactions over both tables in one history of the program, and the longest time for them.
+HISTORY, LONGEST = 50_000, 30
 
 
 def mixed_load(keys=12):
@@ -52,39 +61,94 @@ def judge_one(connection, number, configuration, duration):
     return judge(f"mixed {name}", load, connection, duration)
 
 
-def over_both(done):
-    return done["both tables, serializable"] + done["both tables, serializable read only"]
-
-
-def test_mixtures():
+def test_clients():
     connection = make_database(DATABASE)
-    wanted = int(sys.argv[2]) if sys.argv[1:2] == ["--number"] else 0
-    chosen, number, committed = list(configurations()), 0, 0
-    duration = 60 if wanted else seconds(24, long=180) / len(chosen)
-    while number < len(chosen) or committed < wanted:
-        done = judge_one(connection, number, chosen[number % len(chosen)], duration)
+    chosen = list(configurations())
+    duration = seconds(12, long=180) / len(chosen)
+    begun, both = time.monotonic(), 0
+    for number, configuration in enumerate(chosen):
+        done = judge_one(connection, number, configuration, duration)
         check("mixed: transactions over both tables commit, READ ONLY too",
               done["both tables, serializable"] >= 5 and done["both tables, serializable read only"] >= 1, dict(done))
-        committed += over_both(done)
-        number += 1
-        print(f"{committed} transactions over both tables, {done['commits']} of {done['transactions']} commit, "
-              f"READ ONLY {done['both tables, serializable read only']}", flush=True)
+        both += done["both tables, serializable"] + done["both tables, serializable read only"]
+    print(f"{both} transactions over both tables in {time.monotonic() - begun:.0f} s")
     connection.close()
-    drop_database(DATABASE)
+
+
+def test_program():
+    connection = make_database(DATABASE)
+    begun = time.monotonic()
+    if ARGUMENTS.minutes:
+        end = begun + 60 * ARGUMENTS.minutes
+        sums = mixed.run(connection, ARGUMENTS.history, LONGEST, lambda both, histories: time.monotonic() < end, seed=ARGUMENTS.seed)
+    elif ARGUMENTS.number:
+        sums = mixed.run(connection, ARGUMENTS.history, LONGEST, lambda both, histories: both < ARGUMENTS.number, seed=ARGUMENTS.seed)
+    else:
+        sums = mixed.run(connection, ARGUMENTS.history, seconds(12, long=180) / len(mixed.kinds()), seed=ARGUMENTS.seed)
+    took = time.monotonic() - begun
+    check("mixed: cancels, DEFERRABLE transactions and switches are among them",
+          sums["57014"] and sums["both tables, serializable read only deferrable"] and sums["switches"] > 10, dict(sums))
+    print(f"{sums['over both']} transactions over both tables in {took:.0f} s, {sums['over both'] / took:.0f} a second, "
+          f"{sums['commits'] / took:.0f} of all kinds; {sums['anomalies']} of {sums['histories']} histories are not correct")
+    mixed.tell(sums)
+    connection.close()
+
+
+def count_to_fault(connection, fault, longest):
+    """Histories of several kinds until one is not correct: how many transactions does that take?"""
+    chosen, both, begun, correct = [kind for kind in mixed.kinds() if kind.synchronous == "off"], 0, time.monotonic(), True
+    for number, kind in enumerate(itertools.cycle(chosen)):
+        if not correct or time.monotonic() - begun > longest:
+            break
+        with contextlib.redirect_stdout(io.StringIO()):
+            history = mixed.History(connection, kind, min(ARGUMENTS.history, 5_000), 10, ARGUMENTS.seed + number)
+            correct, _, _ = history.judged()
+        both += history.both
+    failures.clear()
+    print(f"{fault}: {'not ' if correct else ''}within {both} transactions over both tables, in {time.monotonic() - begun:.0f} s", flush=True)
+
+
+def set_fault(connection, fault):
+    query(connection, f"ALTER SYSTEM SET mixedcc.fault = '{fault}'" if fault else "ALTER SYSTEM RESET mixedcc.fault")
+    reload(connection)
 
 
 def test_faults():
     connection = make_database(DATABASE)
-    for fault in FAULTS:
-        query(connection, f"ALTER SYSTEM SET mixedcc.fault = '{fault}'")
-        reload(connection)
+    for fault in () if ARGUMENTS.faults else FAULTS:
+        set_fault(connection, fault)
         configuration = next(configurations())
         must_be_found(fault, f"history mixed {configuration[0]}: correct", lambda c=configuration: judge_one(connection, 0, c, 15))
-        query(connection, "ALTER SYSTEM RESET mixedcc.fault")
-        reload(connection)
+    for fault in ARGUMENTS.faults or FAULTS:
+        set_fault(connection, fault)
+        name = f"history mixed {mixed.kinds()[0].name}: correct"
+        if ARGUMENTS.longest:
+            count_to_fault(connection, fault, ARGUMENTS.longest)
+            continue
+        mixed.kept = False
+        must_be_found(f"{fault}, by the program", name, lambda: mixed.run(connection, 50_000, 15, chosen=mixed.kinds()[:1], seed=ARGUMENTS.seed))
+    set_fault(connection, "")
     connection.close()
+
+
+def end():
     drop_database(DATABASE)
 
 
 if __name__ == "__main__":
-    main(test_faults if sys.argv[1:2] == ["--faults"] else test_mixtures)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--number", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=0)
+    parser.add_argument("--history", type=int, default=HISTORY)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--longest", type=float, default=0, help="with --faults: seconds for each until it is found; says how many transactions it takes")
+    parser.add_argument("--faults", nargs="*")
+    ARGUMENTS = parser.parse_args()
+    if ARGUMENTS.faults is not None:
+        main(test_faults, end)
+    elif ARGUMENTS.number or ARGUMENTS.minutes:
+        main(test_program, end)
+    elif OURS:
+        main(test_clients, test_program, end)
+    else:
+        main(test_clients, end)
