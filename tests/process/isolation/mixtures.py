@@ -86,10 +86,13 @@ def test_program():
     else:
         sums = mixed.run(connection, ARGUMENTS.history, seconds(12, long=180) / len(mixed.kinds()), seed=ARGUMENTS.seed)
     took = time.monotonic() - begun
+    # A DEFERRABLE transaction waits for its snapshot of heap, which then mostly misses mixed commits
+    # (R3): few use both tables.
     check("mixed: cancels, DEFERRABLE transactions and switches are among them",
-          sums["57014"] and sums["both tables, serializable read only deferrable"] and sums["switches"] > 10, dict(sums))
+          sums["57014"] and sums["serializable read only deferrable"] and sums["switches"] > 10, dict(sums))
     print(f"{sums['over both']} transactions over both tables in {took:.0f} s, {sums['over both'] / took:.0f} a second, "
-          f"{sums['commits'] / took:.0f} of all kinds; {sums['anomalies']} of {sums['histories']} histories are not correct")
+          f"{sums['commits'] / took:.0f} of all kinds; {sums['anomalies']} of {sums['histories']} histories are not correct; DEFERRABLE: "
+          f"{sums['serializable read only deferrable']} commit, {sums['both tables, serializable read only deferrable']} of them over both")
     mixed.tell(sums)
     connection.close()
 
@@ -114,6 +117,7 @@ def set_fault(connection, fault):
 
 
 def test_faults():
+    mixed.kept = False
     connection = make_database(DATABASE)
     for fault in () if ARGUMENTS.faults else FAULTS:
         set_fault(connection, fault)
@@ -125,7 +129,6 @@ def test_faults():
         if ARGUMENTS.longest:
             count_to_fault(connection, fault, ARGUMENTS.longest)
             continue
-        mixed.kept = False
         must_be_found(f"{fault}, by the program", name, lambda: mixed.run(connection, 50_000, 15, chosen=mixed.kinds()[:1], seed=ARGUMENTS.seed))
     set_fault(connection, "")
     connection.close()
