@@ -86,8 +86,8 @@ def test_program():
     else:
         sums = mixed.run(connection, ARGUMENTS.history, seconds(12, long=180) / len(mixed.kinds()), seed=ARGUMENTS.seed)
     took = time.monotonic() - begun
-    # A DEFERRABLE transaction waits for its snapshot of heap, which then mostly misses mixed commits
-    # (R3): few use both tables.
+    # A DEFERRABLE transaction waits for its snapshot of heap, which mostly misses a mixed commit by
+    # then: few of them can use both tables (R3).
     check("mixed: cancels, DEFERRABLE transactions and switches are among them",
           sums["57014"] and sums["serializable read only deferrable"] and sums["switches"] > 10, dict(sums))
     print(f"{sums['over both']} transactions over both tables in {took:.0f} s, {sums['over both'] / took:.0f} a second, "
