@@ -147,6 +147,8 @@ pub enum Fault {
     ChangesForgotten,
     /// An update in place says only what its last statement has changed.
     LastChangeOnly,
+    /// A delete by a look does not look again when it has locked the row.
+    DeletesUnlooked,
     /// A validation passes over tombstones, whatever was looked at.
     TombstonePassed,
     /// A validation moves a read up to the newest version, whatever that has changed.

@@ -275,6 +275,20 @@ unsafe fn short_key_of(rel: pg_sys::Relation, codec: &Codec, v: NonNull<Version>
     codec.short(codec.columns.len(), |i| (values[i], pg_sys::InvalidOid)).map(|k| k.bytes())
 }
 
+/// The key of the entry of a version's row: `Some(None)` if it has no entry, and `None` if its key
+/// is not short.
+///
+/// # Safety
+/// As for [`tombstone`].
+#[inline]
+pub unsafe fn short_key_of_entry(rel: pg_sys::Relation, info: &RelInfo, v: NonNull<Version>) -> Option<ShortKey> {
+    match info.primary.as_ref().and_then(|k| k.codec.as_ref()) {
+        // SAFETY: the contract of this function.
+        Some(codec) => unsafe { short_key_of(rel, codec, v) }.map(Some),
+        None => Some(None),
+    }
+}
+
 /// The tombstone of a row that is deleted or moved: with the key of its entry, so that this can
 /// vanish (INV-DEAD of the engine). `old`: a version of the row; `None`: it is our own insert,
 /// whose key the engine knows.

@@ -9,6 +9,7 @@ use crate::state::durable;
 use crate::state::errors::{ok, raise};
 use crate::state::platform::PG;
 use crate::state::rel::{self, RelInfo};
+use crate::state::stop;
 use crate::state::xact::{self, Mode};
 use mixedcc_engine::lock::Mode as LockMode;
 use mixedcc_engine::range::Columns;
@@ -340,20 +341,53 @@ pub unsafe fn delete(
         let t = xact::writing();
         let Some(r) = resolve(t, info, tid) else { error!("attempted to delete a row that does not exist") };
         xact::recovered::await_keys(info.oid, info.table, true);
-        let xid = xid_for(info);
-        let target = target(t, r, LockMode::Update, info.needs_xid, snapshot, crosscheck, cid, tmfd);
-        if let Target::Fail(f) = target {
-            return f;
-        }
-        let (base, old) = base_and_version(t, &target);
-        let to = Successor { record: if changing_part { u64::MAX } else { 0 } };
-        let tomb = primary::tombstone(rel, info, t, to, base.map(|_| old));
-        let n = t.delete(r, base, tomb, cid, if info.needs_xid { xid.into_inner() } else { 0 });
+        let xid = if info.needs_xid { crate::pg::raw::GetCurrentTransactionId().into_inner() } else { 0 };
+        let is_simple = crosscheck.is_null() && !changing_part;
+        let (n, old) = match is_simple.then(|| delete_seen(rel, info, t, r, snapshot, cid, xid)).flatten() {
+            Some(done) => done,
+            None => {
+                let target = target(t, r, LockMode::Update, info.needs_xid, snapshot, crosscheck, cid, tmfd);
+                if let Target::Fail(f) = target {
+                    return f;
+                }
+                let (base, old) = base_and_version(t, &target);
+                let to = Successor { record: if changing_part { u64::MAX } else { 0 } };
+                let tomb = primary::tombstone(rel, info, t, to, base.map(|_| old));
+                (t.delete(r, base, tomb, cid, xid), old)
+            }
+        };
         visible::note_write(t, n, snapshot);
         ranges::note(rel, info, n, Row::Version(old.as_ptr()));
         crate::pg::raw::pgstat_count_heap_delete(rel);
         changes::deleted(rel, old);
         TM_Ok
+    }
+}
+
+/// Deletes a committed row that the snapshot of a statement sees, where a look at it is enough
+/// ([`Txn::delete_seen`]). Returns the write, and the version that it deletes.
+#[inline]
+unsafe fn delete_seen(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    t: &mut Txn,
+    r: RecordRef,
+    snapshot: pg_sys::Snapshot,
+    cid: pg_sys::CommandId,
+    xid: u32,
+) -> Option<(u32, NonNull<Version>)> {
+    // SAFETY: `rel` is open, with its `info`, and `snapshot` is null or valid: contract of
+    // `delete`. `old` is the newest version of a record, reached under our pin (INV-RETIRE).
+    unsafe {
+        let is_mvcc = !snapshot.is_null() && (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC;
+        if !is_mvcc || stop::is_on() {
+            return None;
+        }
+        ok(t.begin_following(&PG));
+        let seen = xact::known_seen(snapshot)?;
+        let old = t.newest_seen(r, &seen)?;
+        let key = primary::short_key_of_entry(rel, info, old)?;
+        t.delete_seen(r, (&seen, old), key, cid, xid).map(|n| (n, old))
     }
 }
 

@@ -139,10 +139,16 @@ impl LockWord {
         self.0.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).map(|_| ())
     }
 
+    /// Takes the lock for `me` if it is neither held nor marked.
+    #[inline]
+    pub fn take_free(&self, me: Holder) -> bool {
+        self.is_free() && self.cas(0, me.encode()).is_ok()
+    }
+
     /// Takes the lock for `me` unless that conflicts. Never waits for other transactions.
     #[inline]
     pub fn try_acquire(&self, heads: &impl Heads, me: Holder, claim: Claim) -> Result<Acquired, Conflict> {
-        if self.0.load(Ordering::SeqCst) == 0 && self.cas(0, me.encode()).is_ok() {
+        if self.take_free(me) {
             return Ok(Acquired::New);
         }
         self.acquire(heads, me, claim)
@@ -402,6 +408,7 @@ impl LockWord {
     }
 
     /// Is the lock neither held nor marked?
+    #[inline]
     pub fn is_free(&self) -> bool {
         self.0.load(Ordering::SeqCst) == 0
     }

@@ -2,9 +2,10 @@
 //!
 //! **INV-WITHIN**: A lock that the transaction holds is in its lock set or within one of its
 //! writes. Within a write is only the lock of its record, if it was the last new one before the
-//! write. It has the mode of such a write. It and the write belong to the top transaction: both
-//! stay to its end, whatever savepoints are rolled back. Nothing that counts locks had begun in
-//! between. Entries of its upgrades may be in the set: they release nothing.
+//! write, or was taken together with it. It has the mode of such a write. It and the write belong
+//! to the top transaction: both stay to its end, whatever savepoints are rolled back. Nothing that
+//! counts locks had begun in between. Entries of its upgrades may be in the set: they release
+//! nothing.
 
 use super::parts::Published;
 use super::range_locks::Early;
@@ -126,6 +127,19 @@ impl LockSet {
     /// Does a partition come before one that is locked, so that no wait for it is allowed?
     pub fn is_against_order(&self, partition: (u64, u32)) -> bool {
         partition < self.last_partition
+    }
+
+    /// The tag of a lock of a row that is taken outside of subtransactions, if none has to be drawn
+    /// for it.
+    #[inline]
+    pub fn tag_at_hand(&self) -> Option<u32> {
+        (!self.released || self.tag != 0).then_some(self.tag)
+    }
+
+    /// A lock was taken, and its write buffered, without the set (INV-WITHIN).
+    #[inline]
+    pub fn note_within(&mut self) {
+        self.fresh = None;
     }
 
     /// Remembers the lock of a partition, at this place in their order.

@@ -1,11 +1,13 @@
 //! Writes: buffered as new versions, linked at commit.
 
 use super::locking::How;
-use super::versions::{settled, Committed};
+use super::versions::{settled, settled_in, Committed};
 use super::{Level, Own, RecordRef, Txn, Write, WriteKind};
 use crate::error::Error;
-use crate::lock::Mode;
+use crate::faults::{self, Fault};
+use crate::lock::{Acquired, Holder, Mode};
 use crate::memory::{OutOfMemory, Region};
+use crate::open::Seen;
 use crate::partition::Stripe;
 use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
@@ -260,6 +262,84 @@ impl Txn {
             r.rec.writer.store(xid, Ordering::SeqCst);
         }
         self.push(Write::new(r, WriteKind::Delete, tombstone, base, (cid, self.depth), xid))
+    }
+
+    /// The newest version of a record, if a look tells that it is a committed row which a snapshot
+    /// sees.
+    #[inline]
+    pub fn newest_seen(&self, r: RecordRef, seen: &Seen<'_>) -> Option<NonNull<Version>> {
+        settled_in(r.rec.head(), seen)?.0
+    }
+
+    /// Deletes a row, if a look, a lock that is free and memory at hand are enough for it: what
+    /// [`Txn::lock_for_write`], [`Txn::new_tombstone`] without a successor, and [`Txn::delete`] do
+    /// together. It neither fails nor unwinds, and does not call the platform. `old`: what
+    /// [`Txn::newest_seen`] has told by the same snapshot. `key`: up to eight bytes, and how many.
+    /// Returns the number of the write; `None`: nothing is deleted, and the row may be locked.
+    ///
+    /// INV-WITHIN: the lock and its write are of the top transaction, and nothing comes in between.
+    /// INV-UNWRITTEN: the lock was free, and the newest version is a committed one. So it is the
+    /// first write of the row.
+    #[inline]
+    pub fn delete_seen(
+        &mut self,
+        r: RecordRef,
+        (seen, old): (&Seen<'_>, NonNull<Version>),
+        key: Option<([u8; 8], usize)>,
+        cid: u32,
+        xid: u32,
+    ) -> Option<u32> {
+        if self.level == Level::Serializable || self.depth > 1 || !self.following {
+            return None;
+        }
+        let me = Holder { slot: self.slot, mode: Mode::Update, tag: self.locks.tag_at_hand()? };
+        let t = self.follow_also(r.partition()); // so that `publish` finds its counters, too
+        if t.set.locks_partitions() && !t.locked || !r.rec.lock.take_free(me) {
+            return None;
+        }
+        self.acts = true;
+        self.note_write_lock(r, Mode::Update, Acquired::New);
+        // Another transaction may have replaced the row before it was locked.
+        let head = if faults::on(Fault::DeletesUnlooked) { old.as_ptr() } else { r.rec.head() };
+        let newest = settled_in(head, seen).filter(|v| v.0 == Some(old));
+        let ready = newest.and_then(|(_, csn)| Some((csn, self.tombstone_at_hand(key)?)));
+        let Some((csn, tombstone)) = ready else {
+            self.locks.add(&r.rec.lock, Some(r), Mode::Update, 0, Acquired::New);
+            return None;
+        };
+        self.sample_access(r, true);
+        self.note_newest(Some((old, csn)));
+        if xid != 0 {
+            r.rec.writer.store(xid, Ordering::SeqCst);
+        }
+        self.locks.note_within();
+        let w = Write::new(r, WriteKind::Delete, tombstone, Some(old), (cid, self.depth), xid);
+        let n = self.writes.add_first(Write { locks: true, ..w });
+        self.expose_last();
+        Some(n)
+    }
+
+    /// A tombstone without a successor, if there is memory for it. `key`: as for
+    /// [`Txn::delete_seen`].
+    #[inline]
+    fn tombstone_at_hand(&mut self, key: Option<([u8; 8], usize)>) -> Option<NonNull<Version>> {
+        let before = std::mem::size_of::<Successor>();
+        let (bytes, len) = key.unwrap_or_default();
+        assert!(len <= bytes.len());
+        let room = if key.is_some() { before + bytes.len() } else { before };
+        let v = self.allocate(self.e.region.node_of_partition(0), room).ok()?;
+        let flags = if key.is_some() { VER_TOMBSTONE | VER_KEYED } else { VER_TOMBSTONE };
+        let payload = Version::payload(v.as_ptr());
+        // SAFETY: INV-VERSION: fresh memory, which nothing points to yet. It has room for a
+        // successor, and behind it for all of `bytes` if there is a key.
+        unsafe {
+            Version::init(v.as_ptr(), self.tag(), (before + len) as u32, flags);
+            payload.cast::<Successor>().write_unaligned(Successor { record: 0 });
+            if key.is_some() {
+                payload.add(before).cast::<[u8; 8]>().write_unaligned(bytes);
+            }
+        }
+        Some(v)
     }
 
     /// A buffered write by its number.

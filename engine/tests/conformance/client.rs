@@ -513,6 +513,11 @@ impl<'w> Client<'w> {
             self.log().read(checked(key), seen);
         }
         let Some(mut f) = found else { return Ok(false) };
+        if let Some(n) = if successor { None } else { self.delete_seen(&f)? } {
+            self.w.note(&mut self.t, &self.p, n, key)?;
+            self.own_row(key, WriteKind::Delete, 0);
+            return Ok(true);
+        }
         let Some(base) = self.lock(&mut f, Mode::Update, at_once)? else { return Ok(false) };
         let tomb = self.t.new_tombstone(Successor { record: if successor { u64::MAX } else { 0 } }, None)?;
         let held = f.r.rec.lock.held_by(self.t.slot).is_some_and(|h| h.mode == Mode::Update);
@@ -521,6 +526,20 @@ impl<'w> Client<'w> {
         self.w.note(&mut self.t, &self.p, n, key)?;
         self.own_row(key, WriteKind::Delete, 0);
         Ok(true)
+    }
+
+    /// Deletes a row by a look, if that is enough.
+    fn delete_seen(&mut self, f: &Found) -> Result<Option<u32>, Error> {
+        if self.mood == Mood::Serializable || f.version.is_none() || self.holding.percent(30) {
+            return Ok(None);
+        }
+        self.t.begin_following(&self.p)?;
+        let seen = open::Seen::prefix(self.snapshot);
+        let Some(old) = self.t.newest_seen(f.r, &seen) else { return Ok(None) };
+        self.p.jitter();
+        let done = self.t.delete_seen(f.r, (&seen, old), None, self.cid, self.t.slot as u32 + 1);
+        assert!(done.is_none() || f.version == Some(old) || self.faulty, "a snapshot has seen two versions");
+        Ok(done)
     }
 
     /// INSERT; false if the key exists.

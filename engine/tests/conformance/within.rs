@@ -4,7 +4,9 @@
 
 use crate::invariants::assert_quiet;
 use crate::world::{Jitter, Rng, Row, World};
+use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::lock::Mode;
+use mixedcc_engine::open::Seen;
 use mixedcc_engine::record::Successor;
 use mixedcc_engine::txn::{How, WriteKind};
 use mixedcc_engine::{Level, Policy, Protocol, ProtocolSet, RecordRef, Txn};
@@ -51,6 +53,8 @@ struct Walk<'w> {
     rng: Rng,
     rows: Vec<(RecordRef, Held)>,
     depth: u32,
+    /// Deletes by a look.
+    at_hand: u32,
 }
 
 impl Walk<'_> {
@@ -62,6 +66,14 @@ impl Walk<'_> {
             t.lock_row(&self.p, *r, mode, How::Wait).expect(FINE);
             return held.lock(self.depth, mode);
         };
+        let seen = Seen::prefix(self.w.e.now());
+        if let Some(old) = t.newest_seen(*r, &seen).filter(|_| kind == WriteKind::Delete && self.rng.percent(70)) {
+            if let Some(n) = t.delete_seen(*r, (&seen, old), None, 0, 7) {
+                held.lock(self.depth, mode);
+                self.at_hand += 1;
+                return held.writes.push((self.depth, kind, n));
+            }
+        }
         let base = if held.inserted.is_none() {
             held.lock(self.depth, mode);
             let found = t.lock_for_write(&self.p, *r, mode, How::Wait, true).expect(FINE);
@@ -132,7 +144,7 @@ impl Walk<'_> {
     }
 
     /// The locks are held until the transaction has ended in one of the ways.
-    fn end(mut self, way: u64) {
+    fn end(&mut self, way: u64) {
         let w = self.w;
         match way {
             0 => self.t.abort(),
@@ -177,6 +189,7 @@ impl Walk<'_> {
 
 #[test]
 fn rows_are_locked_as_long_as_they_should_be() {
+    let mut at_hand = 0;
     for seed in 0..200 {
         let w = World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 3);
         let p = Jitter::new(&w, 0, seed);
@@ -187,7 +200,7 @@ fn rows_are_locked_as_long_as_they_should_be() {
         }
         t.set_depth(1);
         let rows = w.scan(0, i64::MAX).into_iter().take(12).map(|(_, r)| (r, Held::default())).collect();
-        let mut walk = Walk { w: &w, p, t, rng: Rng::new(seed + 1), rows, depth: 1 };
+        let mut walk = Walk { w: &w, p, t, rng: Rng::new(seed + 1), rows, depth: 1, at_hand: 0 };
         for _ in 0..STEPS {
             walk.step();
             walk.check("after a step");
@@ -202,9 +215,12 @@ fn rows_are_locked_as_long_as_they_should_be() {
         }
         walk.check("outside of savepoints");
         walk.end(seed % 5);
+        at_hand += walk.at_hand;
+        drop(walk);
         w.e.region.flush_slot(0);
         assert_quiet(&w, &format!("seed {seed}"));
     }
+    assert!(at_hand > 50, "{at_hand} deletes by a look alone");
 }
 
 /// A SERIALIZABLE transaction has locked a row for its update when it read it, in a savepoint. It
@@ -242,4 +258,44 @@ fn a_lock_of_a_read_outlives_the_update_of_a_savepoint() {
     }
     w.e.region.flush_slot(0);
     assert_quiet(&w, "a lock of a read");
+}
+
+/// Another transaction replaces a row between the look at it and its lock. Is the row deleted all
+/// the same? If it is not, it stays locked, and is found when it is deleted in the usual way.
+fn deletes_what_is_replaced(fault: Option<Fault>) -> bool {
+    let w = World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 3);
+    let (p, other) = (Jitter::new(&w, 0, 1), Jitter::new(&w, 1, 1));
+    let (mut t, mut u) = (Txn::new(w.e, 0), Txn::new(w.e, 1));
+    let r = w.scan(0, i64::MAX)[0].1;
+    t.begin(Level::Snapshot, w.ident());
+    t.begin_following(&p).expect(FINE);
+    let seen = Seen::prefix(w.e.now());
+    let old = t.newest_seen(r, &seen).expect("a row");
+    u.begin(Level::Snapshot, w.ident());
+    let base = u.lock_for_write(&other, r, Mode::NoKeyUpdate, How::Wait, true).expect(FINE).map(|v| v.0);
+    assert_eq!(base, Some(old));
+    assert_eq!(t.delete_seen(r, (&seen, old), None, 0, 7), None, "another transaction has locked the row");
+    assert!(r.rec.lock.held_by(0).is_none());
+    let v = w.version(&mut u, Row { key: r.no as i64, txn: 1, nth: 0, value: 1 }).expect("memory");
+    u.update(r, base, v, 0);
+    u.prepare(&other, &|_, _| {}).expect(FINE);
+    u.publish(&other);
+    faults::set(fault);
+    let done = t.delete_seen(r, (&seen, old), None, 0, 7);
+    faults::set(None);
+    assert_eq!(r.rec.lock.held_by(0).map(|h| h.mode), Some(Mode::Update));
+    if done.is_none() {
+        let newest = t.lock_for_write(&p, r, Mode::Update, How::Wait, true).expect(FINE).map(|v| v.0);
+        assert_eq!(newest, Some(v));
+        assert_eq!(t.last_write(r), None);
+    }
+    t.abort();
+    assert!(r.rec.lock.is_free());
+    done.is_some()
+}
+
+#[test]
+fn a_delete_by_a_look_finds_what_has_replaced_the_row() {
+    assert!(!deletes_what_is_replaced(None));
+    assert!(deletes_what_is_replaced(Some(Fault::DeletesUnlooked)), "the fault was not found");
 }
