@@ -96,6 +96,8 @@ impl Drop for DeadEntry {
 #[derive(Default)]
 pub(crate) struct DeadChain<'a> {
     table: Option<&'a Table>,
+    /// The number of deleted rows of the table, which it does not count yet.
+    deleted: u64,
     /// The number of the first record, + 1.
     first: u32,
     /// The last record, and its number + 1.
@@ -104,32 +106,47 @@ pub(crate) struct DeadChain<'a> {
 }
 
 impl<'a> DeadChain<'a> {
-    /// Adds the record of a deleted row, once in each of its lives, if it is to be enqueued. Call
-    /// [`DeadChain::enqueue`] before the transaction ends.
+    /// Counts a deleted row, and adds its record, once in each of its lives, if that is to be
+    /// enqueued. Call [`DeadChain::enqueue`] before the transaction ends.
     #[inline]
     pub fn add(&mut self, table: &'a Table, no: u64, r: &'a Record) {
+        self.be_of(table);
+        self.deleted += 1;
         // SAFETY: INV-DEAD: as in `Table::enqueue_dead`.
         if table.waits_for_sweep(unsafe { r.head().as_ref() }) {
-            self.link(table, no, r);
+            self.link(no, r);
         }
     }
 
-    fn link(&mut self, table: &'a Table, no: u64, r: &'a Record) {
-        if self.table.is_some_and(|t| !std::ptr::eq(t, table)) {
+    #[inline]
+    fn be_of(&mut self, table: &'a Table) {
+        if !self.table.is_some_and(|t| std::ptr::eq(t, table)) {
             self.enqueue();
+            self.table = Some(table);
         }
-        r.next_free.store(LAST, Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn link(&mut self, no: u64, r: &'a Record) {
+        // INV-DEAD: a process that frees dead records finds it, because the transaction ends, and
+        // releases the record's lock, behind it.
+        r.next_free.store(LAST, Ordering::Release);
         match self.last {
             Some((_, last)) => last.next_free.store(no as u32 + 1, Ordering::Release),
             None => self.first = no as u32 + 1,
         }
-        (self.table, self.last) = (Some(table), Some((no as u32 + 1, r)));
+        self.last = Some((no as u32 + 1, r));
         self.len += 1;
     }
 
-    /// Puts the records into the list of their table. Neither allocates nor fails.
+    /// Counts the rows, and puts the records into the list of their table. Neither allocates nor
+    /// fails.
     pub fn enqueue(&mut self) {
-        let DeadChain { table: Some(table), first, last: Some((end, _)), len } = std::mem::take(self) else { return };
+        let DeadChain { table: Some(table), deleted, first, last, len } = std::mem::take(self) else { return };
+        if deleted > 0 {
+            table.dead.fetch_add(deleted, Ordering::Relaxed);
+        }
+        let Some((end, _)) = last else { return };
         let g = &table.dead_entries;
         g.len.fetch_add(len, Ordering::Relaxed);
         g.latch.with(|| {
@@ -217,7 +234,8 @@ impl Table {
 
     fn enqueue_dead_last(&self, no: u64, r: &Record) {
         let mut chain = DeadChain::default();
-        chain.link(self, no, r);
+        chain.be_of(self);
+        chain.link(no, r);
         chain.enqueue();
     }
 

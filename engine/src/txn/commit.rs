@@ -55,17 +55,37 @@
 //! without a snapshot. Entries of undone inserts are removed under a pin of *preparing*, of
 //! *aborted*, or of a hold: other slots do not end these.
 
+use super::touched::TouchedList;
 use super::write::{growth, size_of, Delta};
 use super::{Level, Stage, Txn, Write, WriteKind};
 use crate::csn::{Csn, Stamp, State};
 use crate::error::Error;
 use crate::faults::{self, Fault};
 use crate::index::DeadChain;
+use crate::partition::Partition;
 use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
 use crate::protocol::ProtocolSet;
 use crate::record::Version;
 use crate::retire::RetireQueue;
+
+/// What was stamped in a partition, one write after the other, and is not counted there yet.
+#[derive(Default)]
+struct Tally {
+    of: Option<&'static Partition>,
+    writes: u32,
+    delta: Delta,
+}
+
+impl Tally {
+    /// Adds it to what the transaction did in the partition.
+    fn count(&mut self, touched: &mut TouchedList) {
+        let Tally { of: Some(partition), writes, delta } = std::mem::take(self) else { return };
+        let t = touched.entry(partition);
+        t.writes += writes;
+        t.delta.add(delta);
+    }
+}
 
 impl Txn {
     /// Steps 0 to 5. `stamp_payload` is called for each version that will be published, with its
@@ -356,11 +376,13 @@ impl Txn {
         }
         debug_assert_eq!(self.stage, Stage::Decided);
         if !self.writes.is_empty() {
+            let mut tally = Tally::default();
             for i in 0..self.writes.len() {
                 self.writes.announce(i);
                 let w = self.writes[i];
-                self.stamp(&w);
+                self.stamp(&w, &mut tally);
             }
+            tally.count(&mut self.touched);
             self.registrations.finish(&self.owner, Stamp::csn(self.csn));
             self.shared_slot().commits.leave();
             if faults::on(Fault::RetiresBeforeDone) {
@@ -448,20 +470,21 @@ impl Txn {
     /// All of [`Txn::settle`] and [`Txn::finish`] for the writes of a commit that is not held: it
     /// is done as soon as it is *committed* (INV-OLD).
     fn settle_and_give_up(&mut self) {
-        let (mut left, mut dead) = (self.writes.len(), DeadChain::default());
+        let (mut left, mut dead, mut tally) = (self.writes.len(), DeadChain::default(), Tally::default());
         for i in 0..self.writes.len() {
             self.writes.announce(i);
             let w = self.writes[i];
-            self.stamp(&w);
+            self.stamp(&w, &mut tally);
             self.give_up(&w, &mut left, &mut dead);
         }
+        tally.count(&mut self.touched);
         dead.enqueue();
         self.retire_bases();
     }
 
     /// Stamps a new version, and adds up how much there is of them.
     #[inline(always)]
-    fn stamp(&mut self, w: &Write) {
+    fn stamp(&mut self, w: &Write, tally: &mut Tally) {
         if w.superseded {
             return;
         }
@@ -476,9 +499,13 @@ impl Txn {
                 Delta { rows: -i64::from(kind == WriteKind::Delete), versions: 0, bytes }
             }
         };
-        let t = self.touch(w.r.partition());
-        t.writes += 1;
-        t.delta.add(d);
+        let partition = w.r.partition();
+        if !tally.of.is_some_and(|p| std::ptr::eq(p, partition)) {
+            tally.count(&mut self.touched);
+            tally.of = Some(partition);
+        }
+        tally.writes += 1;
+        tally.delta.add(d);
     }
 
     /// Retires a version of ours that no snapshot sees, and adds the record of a deleted row to
@@ -503,7 +530,6 @@ impl Txn {
                 *left -= 1;
             }
             (Some(_), WriteKind::Delete) => {
-                w.r.table.dead.fetch_add(1, Ordering::Relaxed);
                 dead.add(w.r.table, w.r.no, w.r.rec);
             }
             _ => {}

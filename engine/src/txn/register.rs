@@ -132,8 +132,8 @@ impl Plan {
     }
 
     /// The partitions into which the writes insert, with the first and the last record of each.
-    fn add_partitions(&mut self, writes: &[Write]) {
-        for w in writes.iter().filter(|w| w.kind == WriteKind::Insert) {
+    fn add_partitions(&mut self, writes: &WriteSet) {
+        for w in writes.inserts() {
             let partition = w.r.partition();
             match self.partitions.iter_mut().find(|q| std::ptr::eq(q.0, partition)) {
                 Some((_, first, last)) => (*first, *last) = ((*first).min(w.r.no), (*last).max(w.r.no)),
@@ -301,7 +301,7 @@ impl Registrations {
     }
 
     /// Step 2 of the commit. Neither fails nor sleeps.
-    pub fn register(&mut self, owner: &Owner, writes: &[Write]) {
+    pub fn register(&mut self, owner: &Owner, writes: &WriteSet) {
         let tag = owner.tag();
         for ranges in self.enter_and_look(owner) {
             self.registered.push(ranges.unknown().register(tag));

@@ -216,6 +216,8 @@ struct Kinds {
     deletes: bool,
     /// A committed version that it replaces.
     bases: bool,
+    /// It is an insert.
+    inserts: bool,
 }
 
 /// The writes of a transaction.
@@ -325,6 +327,7 @@ impl WriteSet {
         self.some.locks |= w.locks;
         self.some.deletes |= w.kind == WriteKind::Delete;
         self.some.bases |= w.base.is_some();
+        self.some.inserts |= w.kind == WriteKind::Insert;
     }
 
     /// The writes, if some may be like this; else none.
@@ -343,6 +346,12 @@ impl WriteSet {
     pub fn deletes(&self) -> impl DoubleEndedIterator<Item = &Write> {
         let is_delete = |w: &Write| w.kind == WriteKind::Delete;
         self.if_some(self.some.deletes, is_delete).iter().filter(move |w| is_delete(w))
+    }
+
+    /// The inserts.
+    pub fn inserts(&self) -> impl Iterator<Item = &Write> {
+        let is_insert = |w: &Write| w.kind == WriteKind::Insert;
+        self.if_some(self.some.inserts, is_insert).iter().filter(move |w| is_insert(w))
     }
 
     /// The last writes of all records that had a committed version, with these versions.
