@@ -13,6 +13,7 @@ use crate::pg::{expr, raw};
 use crate::state::rel;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
+use pgrx::PgList;
 
 /// The executor's own functions for nodes without and with a filter and a projection: one on
 /// version 15, several on newer ones. Of the process, from the first such node on.
@@ -102,6 +103,9 @@ unsafe extern "C-unwind" fn run(ps: *mut pg_sys::PlanState) -> *mut pg_sys::Tupl
             if (*ps).ps_ProjInfo.is_null() {
                 return slot;
             }
+            if (*s).gives_tids {
+                return give_tid((*ps).ps_ProjInfo, slot);
+            }
             return expr::project((*ps).ps_ProjInfo);
         }
     }
@@ -123,7 +127,37 @@ unsafe extern "C-unwind" fn begin(n: *mut pg_sys::SeqScanState) -> *mut Scan {
         }
         let s = ss.ss_currentScanDesc.cast::<Scan>();
         ahead::learn_filter(s, ss.ss_ScanTupleSlot, (*ss.ps.plan).qual, ss.ps.state);
+        (*s).gives_tids = gives_tids(ss.ps.plan.cast());
         s
+    }
+}
+
+/// Does a scan return the rows' TIDs and nothing else?
+unsafe fn gives_tids(plan: *mut pg_sys::Scan) -> bool {
+    // SAFETY: `plan` is that of a node that runs: contract of `run`. A node is what its tag says.
+    unsafe {
+        let list = PgList::<pg_sys::TargetEntry>::from_pg((*plan).plan.targetlist);
+        let Some(entry) = list.get_ptr(0).filter(|_| list.len() == 1) else { return false };
+        let column = (*entry).expr.cast::<pg_sys::Var>();
+        (*column).xpr.type_ == pg_sys::NodeTag::T_Var
+            && (*column).varno == (*plan).scanrelid as i32
+            && i32::from((*column).varattno) == pg_sys::SelfItemPointerAttributeNumber
+    }
+}
+
+/// Makes the row of the projection of a scan that [`gives_tids`], as the evaluation of its only
+/// expression does: the value points into the scan's slot.
+#[inline(always)]
+unsafe fn give_tid(p: *mut pg_sys::ProjectionInfo, row: *mut pg_sys::TupleTableSlot) -> *mut pg_sys::TupleTableSlot {
+    // SAFETY: `p` is the projection of a node that runs, into a virtual slot of one column, and
+    // `row` its scan's slot, which has a row: contract of `run`.
+    unsafe {
+        let slot = (*p).pi_state.resultslot;
+        expr::clear(slot);
+        *(*slot).tts_values = pg_sys::Datum::from(&raw mut (*row).tts_tid);
+        *(*slot).tts_isnull = false;
+        expr::store_virtual(slot);
+        slot
     }
 }
 

@@ -56,6 +56,8 @@ pub struct Scan {
     pub ahead: Ahead,
     /// Conditions of its node's filter.
     pub quick: Quick,
+    /// Does its node return the rows' TIDs and nothing else, as below a DELETE?
+    pub gives_tids: bool,
 }
 
 /// Flags of `scan_begin` for scans that read rows of the table in general.
