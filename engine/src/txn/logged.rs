@@ -71,3 +71,58 @@ impl Txn {
         !self.writes.is_empty()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::index::Reuse;
+    use crate::protocol::Touch;
+    use crate::threads::{Block, Threads, Waits};
+    use crate::{Level, Policy, Protocol, ProtocolSet, Table, Txn};
+    use std::sync::Arc;
+
+    /// A commit asks for what it logs only if it may have written a permanent table. It logs these
+    /// writes, unless they were undone, whatever else it has written before or after.
+    #[test]
+    fn a_commit_logs_what_it_has_written_in_permanent_tables() {
+        let block = Block::new(16 << 20, 1).expect("a block");
+        let (e, p) = (block.engine, Threads::new(block.engine, 0, Arc::<Waits>::default()));
+        let tables = [1, 2].map(|n| {
+            let map = Table::new_map(&e, 0, 1, 0, b"", ProtocolSet::of(Protocol::Occ), Policy::Wait).expect("a map");
+            let table = Table::create(&e, 0, [n; 4], map).expect("a table");
+            table.create_primary(&e, 0, 0, Reuse::AtOnce).expect("an index");
+            table
+        });
+        tables[0].make_durable(&e, 0, false).expect("memory");
+        let mut t = Txn::new(e, 0);
+        // Which of the tables are written, within a savepoint that is undone if negative; may the
+        // commit log something, and does it?
+        let cases: [(&[i32], bool, bool); 9] = [
+            (&[], false, false),
+            (&[2], false, false),
+            (&[2, 2], false, false),
+            (&[1], true, true),
+            (&[1, 2], true, true),
+            (&[2, 1], true, true),
+            (&[2, 1, 2], true, true),
+            (&[2, -1], true, false),
+            (&[1, -2], true, true),
+        ];
+        for (n, (writes, may, logs)) in cases.into_iter().enumerate() {
+            t.begin(Level::Serializable, n as u64 + 1);
+            t.set_depth(1);
+            for (i, w) in writes.iter().enumerate() {
+                if *w < 0 {
+                    t.set_depth(2);
+                }
+                let at = Touch { table: tables[w.unsigned_abs() as usize - 1], no: 0 };
+                let v = t.new_version(0, 8, 0).expect("memory");
+                t.insert_row(&p, at, &[n as u8, i as u8], v, 0).expect("a write");
+                if *w < 0 {
+                    t.abort_sub(2);
+                }
+            }
+            assert_eq!((t.writes.permanent, t.logs()), (may, logs), "{writes:?}");
+            t.abort();
+        }
+    }
+}

@@ -115,6 +115,15 @@ def what_is_not_logged():
     found = logged(lambda: transaction(
         session_, "INSERT INTO plain VALUES (102, 'x')", "INSERT INTO beside VALUES (102, 'x')"))
     equal("of a mixed transaction the permanent part is logged", [len(items(text)) for _, text in found], [1])
+    for what, statements, wanted in (
+            ("an unlogged row first", ("INSERT INTO beside VALUES (103, 'x')", "INSERT INTO plain VALUES (103, 'x')"), [1]),
+            ("unlogged rows around", ("INSERT INTO beside VALUES (104, 'x')", "INSERT INTO plain VALUES (104, 'x')", "DELETE FROM beside WHERE id = 102"), [1]),
+            ("the permanent row undone", ("INSERT INTO beside VALUES (105, 'x')", "SAVEPOINT s", "INSERT INTO plain VALUES (105, 'x')", "ROLLBACK TO s"), []),
+            ("the unlogged row undone", ("INSERT INTO plain VALUES (106, 'x')", "SAVEPOINT s", "INSERT INTO beside VALUES (106, 'x')", "ROLLBACK TO s"), [1])):
+        for level in ("READ COMMITTED", "SERIALIZABLE"):
+            found = logged(lambda: transaction(session_, *statements, level=level))
+            equal(f"of a mixed transaction the permanent part is logged, {level}: {what}", [len(items(text)) for _, text in found], wanted)
+            query(session_, "DELETE FROM beside WHERE id > 102; DELETE FROM plain WHERE id > 102")
     session_.close()
 
 
