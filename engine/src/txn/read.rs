@@ -6,6 +6,13 @@
 //! version's owner may have a CSN at or below it. A read that finds no row below a pending insert
 //! remembers that, unless a predicate answers for it.
 //!
+//! **INV-EXISTS**: A look at a row's key alone ([`Txn::read_key`]) tells that the row is there, and
+//! no more. A record keeps its key, so only a tombstone makes the answer wrong. The look is
+//! remembered as one at no column, past which a validation lets all versions but tombstones. Under
+//! a protocol that locks rows to read them it locks the key to the end of the transaction, which
+//! spares it failures. Both outlive a savepoint that is rolled back. The row is there at `valid`:
+//! one of its versions has a CSN at or below that, and no tombstone came before the look.
+//!
 //! **INV-PEEK**: A read by a look follows the partition's protocols before it looks, and needs no
 //! lock that the transaction does not hold. It sees a settled version (INV-SETTLED), and remembers
 //! it like any read.
@@ -100,12 +107,29 @@ impl Txn {
         self.read_as(p, r, false, looked)
     }
 
+    /// A serializable look that tells whether a row is there, with the key that its record has. Of
+    /// the version that is returned nothing but the key may be used (INV-EXISTS).
+    pub fn read_key(&mut self, p: &dyn Platform, r: RecordRef) -> Result<Option<NonNull<Version>>, Error> {
+        self.read_how(p, r, Reading::Key, Columns::NONE)
+    }
+
     #[inline]
     fn read_as(
         &mut self,
         p: &dyn Platform,
         r: RecordRef,
         for_write: bool,
+        looked: Columns,
+    ) -> Result<Option<NonNull<Version>>, Error> {
+        self.read_how(p, r, Reading::of(for_write), looked)
+    }
+
+    #[inline]
+    fn read_how(
+        &mut self,
+        p: &dyn Platform,
+        r: RecordRef,
+        why: Reading,
         looked: Columns,
     ) -> Result<Option<NonNull<Version>>, Error> {
         p.stop_event(StopEvent::Read)?;
@@ -115,33 +139,35 @@ impl Txn {
         if r.rec.head().is_null() {
             return Ok(None); // a free or dead record: the scan's predicate answers for it
         }
-        if for_write {
+        if why == Reading::ToWrite {
             self.acts = true;
-            return self.read_newest(p, r, true, looked);
+            return self.read_newest(p, r, why, looked);
         }
         // After the look at the head: a record's partition is set before its first version.
         if self.is_frozen() && self.reads_frozen(p, r.partition())? {
             return self.read_frozen(p, r, looked);
         }
-        self.read_newest(p, r, false, looked).or_else(|e| {
+        self.read_newest(p, r, why, looked).or_else(|e| {
             self.freeze(p, e)?;
             self.read_frozen(p, r, looked)
         })
     }
 
-    /// Reads the newest version through the partition's protocols.
+    /// Reads the newest version through the partition's protocols. `Reading::Key`: nothing but the
+    /// key is looked at.
     fn read_newest(
         &mut self,
         p: &dyn Platform,
         r: RecordRef,
-        for_write: bool,
+        why: Reading,
         looked: Columns,
     ) -> Result<Option<NonNull<Version>>, Error> {
         let partition = r.partition();
         let protocols = self.follow(p, partition)?;
         self.lock_listed(p, r, protocols)?;
-        let key = !for_write && protocols.only_locks_reads() && self.looks_at_key(p, r, looked);
-        protocols.read(self, p, r, if key { Reading::Key } else { Reading::of(for_write) })?;
+        let alone = why == Reading::Key;
+        let key = why == Reading::Row && protocols.only_locks_reads() && self.looks_at_key(p, r, looked);
+        protocols.read(self, p, r, if key { Reading::Key } else { why })?;
         self.touch(partition).reads += 1;
         self.sample_access(r, false);
         let Some((v, csn)) = self.newest_settled(p, r)? else {
@@ -151,16 +177,18 @@ impl Txn {
         // A deleted row stays deleted: only live versions can change before we commit. (VACUUM may
         // take the record meanwhile.)
         let live = !is_tombstone(v);
-        let remembers = protocols.validates_reads() || key && !faults::on(Fault::KeyLookForgotten);
+        let remembers = protocols.validates_reads() || (key || alone) && !faults::on(Fault::KeyLookForgotten);
         if live && remembers && !self.trusts_heat(r) {
             self.reads.add_new(r, v, looked);
         }
-        if csn > self.valid && !self.revalidate_read(p, r.touch())? {
+        let was_there = alone && csn > self.valid && self.row_since(p, r.rec, self.valid)?.is_some();
+        if csn > self.valid && !was_there && !self.revalidate_read(p, r.touch())? {
             return self.read_frozen(p, r, looked);
         }
         self.depends.note(csn);
         // VACUUM may have taken a deleted row.
-        if live && r.rec.head() != v.as_ptr() && !self.is_as_of_valid(p, r, v.as_ptr())? {
+        let passed = live && r.rec.head() != v.as_ptr() && !(alone && self.leaves_row(r, v));
+        if passed && !self.is_as_of_valid(p, r, v.as_ptr())? {
             self.passed_over();
         }
         Ok(Some(v).filter(|_| live))
@@ -212,8 +240,16 @@ impl Txn {
     /// As [`Txn::read`], of a row whose key the transaction has locked: the row is not deleted and
     /// keeps its key. If everything that was read is the state at `valid`, this row is read at
     /// `valid` too, even if a newer version has been committed since. The transaction can commit at
-    /// `valid` if it never writes.
-    pub fn read_locked_key(&mut self, p: &dyn Platform, r: RecordRef) -> Result<Option<NonNull<Version>>, Error> {
+    /// `valid` if it never writes. `alone`: as [`Txn::read_key`], nothing but the key is looked at.
+    pub fn read_locked_key(
+        &mut self,
+        p: &dyn Platform,
+        r: RecordRef,
+        alone: bool,
+    ) -> Result<Option<NonNull<Version>>, Error> {
+        if alone {
+            return self.read_key(p, r);
+        }
         let optimistic = self.follow(p, r.partition())?.only_validates_reads();
         if self.valid == 0 || !self.writes.is_empty() || !optimistic {
             return self.read(p, r, false);

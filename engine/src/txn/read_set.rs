@@ -109,6 +109,24 @@ impl ReadSet {
 }
 
 impl Owner {
+    /// Is the row there in all versions above this one, which was reached as the newest committed
+    /// one?
+    pub(super) fn leaves_row(&self, r: RecordRef, seen: NonNull<Version>) -> bool {
+        let mut v = r.rec.head();
+        while v != seen.as_ptr() {
+            let Some(above) = NonNull::new(v) else { return false };
+            // SAFETY: INV-RETIRE: `seen` was the newest committed version under our pin, so nothing
+            // newer is freed.
+            let above = unsafe { above.as_ref() };
+            let older = above.older();
+            if !leaves(above, Columns::NONE) {
+                return false;
+            }
+            v = older;
+        }
+        true
+    }
+
     /// Is the version that we read of a record its newest version still, or the one below a write
     /// of ours that is linked? Then it is at any CSN: later commits have larger ones. `seen`: null
     /// for no row.
@@ -185,11 +203,12 @@ impl Owner {
     }
 }
 
-/// Does the version leave these columns as they were?
+/// Does the version leave these columns as they were? It does if there are none, and the row stays:
+/// a version above another one of its record is an update in place (INV-EXISTS).
 #[inline]
 fn leaves(v: &Version, looked: Columns) -> bool {
     if v.is_tombstone() {
         return faults::on(Fault::TombstonePassed);
     }
-    v.named().is_some_and(|changed| !looked.meet(changed))
+    looked == Columns::NONE || v.named().is_some_and(|changed| !looked.meet(changed))
 }

@@ -291,7 +291,7 @@ fn what_will_be_written_or_locked_is_looked_at_as_a_whole() {
                 1 => _ = reader.t.read(&reader.p, row, false).expect("a read"),
                 _ => {
                     reader.t.lock_row(&reader.p, row, Mode::KeyShare, How::Wait).expect("free");
-                    reader.t.read_locked_key(&reader.p, row).expect("a read");
+                    reader.t.read_locked_key(&reader.p, row, false).expect("a read");
                 }
             }
             commit_change(&mut writer, B);
@@ -714,6 +714,241 @@ fn a_prepared_transaction_protects_what_it_has_looked_at_by_key() {
             assert!(reader.t.guards_reads(w.table));
             reader.commit_prepared();
         }
+        reader.abort();
+    }
+}
+
+/// So many reads that are remembered are enough: the next look locks its row.
+#[test]
+fn a_look_after_many_locks_its_row() {
+    for (n, mode) in [(999, Mode::KeyShare), (1000, Mode::Share)] {
+        let w = two_phase(Policy::NoWait);
+        let r = Recorder::new();
+        let mut reader = session(&w, &r, 0);
+        reader.begin(Mood::Serializable);
+        for i in 0..n {
+            let row = record(&w, [0, OTHER][i % 2]); // in turns: else they are one read
+            reader.t.read_columns(&reader.p, row, A).expect("a read").expect("a row");
+        }
+        look(&mut reader, A).expect("a read").expect("a row");
+        assert_eq!(mode_of(&reader), Some(mode), "after {n}");
+        assert_eq!(reader.commit(), Ok(()));
+    }
+}
+
+// ---- Looks at the key alone (INV-EXISTS).
+
+/// The protocols under which others may write a row while its key is looked at.
+const LOOSE: [Protocol; 3] = [Protocol::Occ, Protocol::Mocc, Protocol::TwoPhase];
+
+/// Is there a row? As the check of a foreign key asks.
+fn exists(c: &mut Client) -> Result<bool, Error> {
+    let r = record(c.w, KEY);
+    let found = c.t.read_key(&c.p, r)?;
+    if found.is_some() {
+        c.t.lock_row(&c.p, r, Mode::KeyShare, How::Wait)?;
+        return Ok(c.t.read_locked_key(&c.p, r, true)?.is_some());
+    }
+    Ok(false)
+}
+
+/// Tables of which nothing is known let updates of any columns pass a look at the key.
+#[test]
+fn a_look_at_the_key_passes_over_all_updates() {
+    for p in LOOSE {
+        for columns in [A, A.and(B), Columns::NONE, Columns::ALL] {
+            for mood in [Mood::Serializable, Mood::ReadCommitted] {
+                let w = world(p, Policy::NoWait, &[], 16);
+                let r = Recorder::new();
+                let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+                reader.begin(Mood::Serializable);
+                assert_eq!(exists(&mut reader), Ok(true));
+                assert_eq!(mode_of(&reader), Some(Mode::KeyShare));
+                for _ in 0..2 {
+                    writer.begin(mood);
+                    change(&mut writer, KEY, columns).expect("the key stays");
+                    writer.commit().expect("nobody is in the way");
+                    assert_eq!(exists(&mut reader), Ok(true));
+                }
+                let end = change(&mut reader, OTHER, B).and_then(|()| reader.commit());
+                assert_eq!(end, Ok(()), "{p:?} {columns:?}");
+            }
+        }
+    }
+}
+
+/// How one ends that has looked at the key of a row and perhaps locked it, in a savepoint that it
+/// has rolled back or not; and how the deletion of the row, or its move to another record.
+fn beside_deletion(
+    p: Protocol,
+    (locks, undone): (bool, bool),
+    moves: bool,
+    fault: Option<Fault>,
+) -> (Result<(), Error>, Result<(), Error>) {
+    let w = world(p, Policy::NoWait, &[], 16);
+    let r = Recorder::new();
+    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+    faults::set(fault);
+    reader.begin(Mood::Serializable);
+    if undone {
+        reader.savepoint();
+    }
+    let found = match locks {
+        true => exists(&mut reader),
+        false => reader.t.read_key(&reader.p, record(&w, KEY)).map(|v| v.is_some()),
+    };
+    assert_eq!(found, Ok(true));
+    if undone {
+        reader.end_savepoint(false);
+    }
+    writer.begin(Mood::Serializable);
+    let done = if moves { writer.relocate(KEY, 3, false) } else { writer.delete(KEY, false, false) };
+    let done = done.and_then(|found| writer.commit().map(|()| assert!(found)));
+    writer.abort();
+    let end = change(&mut reader, OTHER, B).and_then(|()| reader.commit());
+    reader.abort();
+    faults::set(None);
+    (end, done)
+}
+
+#[test]
+fn a_row_stays_whose_key_was_looked_at() {
+    for moves in [false, true] {
+        for how in [(false, false), (false, true), (true, false), (true, true)] {
+            let (end, done) = beside_deletion(Protocol::TwoPhase, how, moves, None);
+            failed_with(done, AbortReason::LockConflict);
+            assert_eq!(end, Ok(()));
+        }
+        let (end, done) = beside_deletion(Protocol::TwoPhase, (false, true), moves, Some(Fault::EarlyRelease));
+        assert_eq!(done, Ok(()));
+        read_changed(end);
+        for p in OPTIMISTIC {
+            for how in [(false, false), (true, true)] {
+                let (end, done) = beside_deletion(p, how, moves, None);
+                assert_eq!(done, Ok(()));
+                read_changed(end);
+                let found = beside_deletion(p, how, moves, Some(Fault::TombstonePassed));
+                assert_eq!(found, (Ok(()), Ok(())), "the fault hides it");
+            }
+        }
+    }
+}
+
+/// A deletion under the lock of an earlier update, which a lock of the key lets in, is met by the
+/// validation.
+#[test]
+fn a_deletion_under_a_weaker_lock_meets_a_look_at_the_key() {
+    for fault in [None, Some(Fault::KeyLookForgotten)] {
+        let w = world(Protocol::TwoPhase, Policy::NoWait, &[], 16);
+        let r = Recorder::new();
+        let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+        faults::set(fault);
+        reader.begin(Mood::Serializable);
+        assert_eq!(exists(&mut reader), Ok(true));
+        writer.begin(Mood::Serializable);
+        change(&mut writer, KEY, B).expect("the key stays");
+        assert_eq!(writer.delete(KEY, false, false), Ok(true));
+        writer.commit().expect("nobody is in the way");
+        let end = change(&mut reader, OTHER, B).and_then(|()| reader.commit());
+        reader.abort();
+        faults::set(None);
+        match fault {
+            None => read_changed(end),
+            Some(_) => assert_eq!(end, Ok(()), "the fault hides it"),
+        }
+    }
+}
+
+/// What else one has read must fit to a row that is new, and not to one that was only updated.
+#[test]
+fn a_row_whose_key_is_looked_at_was_there_with_all_else() {
+    for p in LOOSE {
+        for is_new in [false, true] {
+            let w = world(p, Policy::NoWait, &[], 16);
+            w.table.changing.guess_none();
+            let r = Recorder::new();
+            let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+            reader.begin(Mood::Serializable);
+            reader.t.read_columns(&reader.p, record(&w, OTHER), A).expect("a read").expect("a row");
+            writer.begin(Mood::Serializable);
+            change(&mut writer, OTHER, A).expect("the key stays");
+            let key = if is_new { 3 } else { KEY };
+            match is_new {
+                true => assert_eq!(writer.insert(key), Ok(true)),
+                false => change(&mut writer, key, B).expect("the key stays"),
+            }
+            writer.commit().expect("nobody is in the way");
+            let found = reader.t.read_key(&reader.p, record(&w, key)).map(|v| assert!(v.is_some()));
+            if is_new {
+                read_changed(found);
+            } else {
+                assert_eq!(found, Ok(()), "{p:?}");
+                reader.p.threads.writers.set(false);
+                assert_eq!(reader.commit(), Ok(()), "as of before the update");
+            }
+            reader.abort();
+        }
+    }
+}
+
+/// An update that is about to commit is no reason to doubt that the row was there.
+#[test]
+fn a_pending_update_leaves_the_row() {
+    for p in LOOSE {
+        let w = world(p, Policy::NoWait, &[], 16);
+        w.table.changing.guess_none();
+        let r = Recorder::new();
+        let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+        reader.begin(Mood::Serializable);
+        reader.t.read_columns(&reader.p, record(&w, OTHER), A).expect("a read").expect("a row");
+        writer.begin(Mood::Serializable);
+        change(&mut writer, OTHER, A).expect("the key stays");
+        change(&mut writer, KEY, A).expect("the key stays");
+        writer.t.prepare(&writer.p, &|_, _| {}).expect("nobody is in the way");
+        reader.t.read_key(&reader.p, record(&w, KEY)).expect("a look").expect("a row");
+        writer.t.publish(&writer.p);
+        reader.p.threads.writers.set(false);
+        assert_eq!(reader.commit(), Ok(()), "{p:?}: as of before the update");
+        writer.abort(); // ends a published transaction too
+    }
+}
+
+/// A partition in the middle of a switch asks for what both of its protocols want.
+#[test]
+fn a_look_at_the_key_follows_all_protocols() {
+    for to in OPTIMISTIC {
+        let w = world(Protocol::TwoPhase, Policy::NoWait, &[], 16);
+        for p in w.table.map().partitions() {
+            p.switch.ask(to, false, Why::Asked, 7, 1);
+        }
+        let r = Recorder::new();
+        let (mut other, mut reader) = (session(&w, &r, 1), session(&w, &r, 0));
+        other.begin(Mood::Serializable);
+        change(&mut other, OTHER, B).expect("nobody is in the way"); // it holds the switch up
+        w.e.advance_switches(&[w.table], 1, false);
+        reader.begin(Mood::Serializable);
+        reader.t.read_key(&reader.p, record(&w, KEY)).expect("a look").expect("a row");
+        assert_eq!(mode_of(&reader), Some(Mode::KeyShare), "{to:?}");
+        change(&mut other, KEY, A).expect("the key stays");
+        assert_eq!(other.commit(), Ok(()));
+        assert_eq!(reader.commit(), Ok(()));
+    }
+}
+
+/// A prepared transaction keeps the row.
+#[test]
+fn a_prepared_transaction_keeps_the_row_whose_key_it_has_looked_at() {
+    for p in LOOSE {
+        let w = world(p, Policy::NoWait, &[], 16);
+        let r = Recorder::new();
+        let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+        reader.begin(Mood::Serializable);
+        reader.t.read_key(&reader.p, record(&w, KEY)).expect("a look").expect("a row");
+        change(&mut reader, OTHER, B).expect("an update");
+        commit_change(&mut writer, A);
+        assert_eq!(reader.prepare(), Ok(()));
+        assert!(reader.t.guards_reads(w.table));
+        reader.commit_prepared();
         reader.abort();
     }
 }

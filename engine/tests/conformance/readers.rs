@@ -167,7 +167,7 @@ fn a_row_whose_key_is_locked_is_read_as_of_the_other_reads() {
         b.begin(Serializable);
         assert_eq!(b.update(X, false), Ok(true));
         b.commit().expect("nobody is in the way");
-        let again = a.t.read_locked_key(&a.p, record(&w, X)).expect("a read");
+        let again = a.t.read_locked_key(&a.p, record(&w, X), false).expect("a read");
         assert_eq!(again.map(|v| Row::read(v).value), Some(100));
         if writes {
             assert_eq!(a.update(4, false), Ok(true));
