@@ -5,12 +5,16 @@
 //! **INV-DEFERRED**: An addition that was noted is made before a statement of its transaction
 //! looks at the row's table, but by the keys of other rows or at other columns; and before the
 //! transaction commits or is prepared. What a rollback to a savepoint undoes is noted again, if
-//! the savepoint came after the note. So the database is as if the statement had come then. Its
-//! answer has told that there is such a row, and perhaps the values of other columns. These are
-//! compared then. If they have changed, the transaction fails.
+//! the savepoint came after the note. So the database is as if the statement had come then. It adds
+//! to the row that has the key then, which may be in another record: another transaction has moved
+//! it, or put it in the place of one that it has deleted. A row that this transaction has put there
+//! later is none of the statement's. The answer has told that there is such a row, and perhaps the
+//! values of other columns. These are compared then. If they have changed, or no such row is there,
+//! the transaction fails.
 
-use crate::access::{lookup, tuple, write};
-use crate::pg::errors::complain;
+use crate::access::lookup::{self, Found};
+use crate::access::{primary, tuple, write};
+use crate::pg::errors::complain_with_detail;
 use crate::pg::faults::{self, Fault};
 use crate::pg::local::Local;
 use crate::pg::{compat, expr, guc, relations, Tid};
@@ -29,11 +33,42 @@ pub mod shape;
 /// When so many wait, all are made.
 const MOST: usize = 64;
 
+/// The bytes of a row's key in its table's primary index, in memory that lives as long as this is
+/// used.
+#[derive(Clone, Copy)]
+pub struct Key {
+    at: *const u8,
+    len: usize,
+}
+
+impl Key {
+    /// A copy of these bytes.
+    ///
+    /// # Safety
+    /// A memory context that lives as long as the key is used. An ERROR jumps over this frame.
+    pub unsafe fn copy(bytes: &[u8], memory: pg_sys::MemoryContext) -> Key {
+        // SAFETY: the memory has room for the bytes, and is new.
+        unsafe {
+            let at = pg_sys::MemoryContextAlloc(memory, bytes.len().max(1)).cast::<u8>();
+            at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            Key { at, len: bytes.len() }
+        }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: `copy` has written so many, and the memory lives (contract of `copy`).
+        unsafe { std::slice::from_raw_parts(self.at, self.len) }
+    }
+}
+
 /// An addition.
 struct Note {
     table: Oid,
-    /// The engine's table, and the record.
+    /// The engine's table, and the record in which the row was met last.
     row: (u64, u64),
+    /// The row's key, which tells whether notes are of one row.
+    key: Key,
     /// The command that has noted it.
     cid: pg_sys::CommandId,
     /// The new values, without parameters, and the numbers of their columns.
@@ -78,6 +113,12 @@ fn count() {
     WAITING.set(notes().iter().filter(|n| n.made == 0).count());
 }
 
+impl Note {
+    fn is_of(&self, table: Oid, key: &[u8]) -> bool {
+        self.table == table && self.key.bytes() == key
+    }
+}
+
 /// Does an addition wait?
 #[inline]
 pub fn any() -> bool {
@@ -94,8 +135,9 @@ pub fn is_wanted() -> bool {
 pub struct Statement<'a> {
     /// The table, which is open.
     pub rel: pg_sys::Relation,
-    /// The row.
-    pub found: lookup::Found,
+    /// The row, and its key.
+    pub found: Found,
+    pub key: Key,
     /// Its new values and their columns.
     pub list: *mut pg_sys::List,
     pub columns: *mut pg_sys::List,
@@ -118,7 +160,7 @@ pub unsafe fn note(s: Statement) -> bool {
     if r.partition().protocols().locks_partitions() {
         return false; // it has the partition to its end in any case
     }
-    if notes().iter().any(|n| n.row == (r.table.id, r.no) && n.cid >= s.cid) {
+    if notes().iter().any(|n| n.is_of(s.oid(), s.key.bytes()) && n.cid >= s.cid) {
         return false; // a statement that has begun later came first: it is not seen
     }
     if WAITING.get() >= MOST {
@@ -145,6 +187,7 @@ pub unsafe fn note(s: Statement) -> bool {
         } else {
             pg_sys::heap_copytuple(&mut tuple::as_tuple(s.found.version.as_ptr(), Tid::Record(r.no), s.oid()))
         };
+        let key = Key::copy(s.key.bytes(), memory);
         pg_sys::MemoryContextSwitchTo(before);
         let Some(list) = list else {
             pg_sys::MemoryContextDelete(memory);
@@ -154,6 +197,7 @@ pub unsafe fn note(s: Statement) -> bool {
         notes().push(Note {
             table: s.oid(),
             row: (r.table.id, r.no),
+            key,
             cid: s.cid,
             list,
             columns,
@@ -175,14 +219,14 @@ impl Statement<'_> {
     }
 }
 
-/// Does an addition to columns at which a statement looks in a row of this table wait? `row`: the
-/// record; `None`: any.
-pub fn meets(table: Oid, row: Option<(u64, u64)>, looked: Columns) -> bool {
-    let meets = |n: &Note| n.table == table && row.is_none_or(|r| r == n.row) && looked.meet(n.sets);
+/// Does an addition to columns at which a statement looks in a row of this table wait? `key`: of
+/// the row; `None`: any.
+pub fn meets(table: Oid, key: Option<&[u8]>, looked: Columns) -> bool {
+    let meets = |n: &Note| n.table == table && key.is_none_or(|k| k == n.key.bytes()) && looked.meet(n.sets);
     any() && notes().iter().any(|n| n.made == 0 && meets(n))
 }
 
-/// Does an addition to a row wait?
+/// Does an addition to the row of a record wait?
 pub fn waits(row: (u64, u64)) -> bool {
     notes().iter().any(|n| n.made == 0 && n.row == row)
 }
@@ -255,8 +299,8 @@ unsafe extern "C-unwind" fn make_those(these: &mut dyn FnMut(&Note) -> bool) {
 
 /// The first addition to the same row that waits.
 fn of_its_row(i: usize) -> usize {
-    let (all, row) = (notes(), notes()[i].row);
-    all.iter().position(|n| n.made == 0 && n.row == row).unwrap_or(i)
+    let (all, of) = (notes(), &notes()[i]);
+    all.iter().position(|n| n.made == 0 && n.is_of(of.table, of.key.bytes())).unwrap_or(i)
 }
 
 /// Does another transaction hold the row's lock?
@@ -275,7 +319,8 @@ unsafe fn make(i: usize) {
         let (list, columns) = (n.list, n.columns);
         let rel = relations::entry(table);
         let info = rel::info(rel);
-        let Some(r) = (info.table.id == table_id).then(|| RecordRef::find(info.table, no)).flatten() else { changed() };
+        let at = (info.table.id == table_id).then(|| RecordRef::find(info.table, no)).flatten();
+        let Some(mut r) = at else { gone(rel) };
         let memory = pg_sys::AllocSetContextCreateInternal(
             pg_sys::CurrentMemoryContext,
             c"mixedcc addition".as_ptr(),
@@ -292,10 +337,10 @@ unsafe fn make(i: usize) {
         let constr = (*(*rel).rd_att).constr;
         let checked = !constr.is_null() && (*constr).num_check > 0;
         let adds = pg_sys::ExecBuildUpdateProjection(list, true, columns, desc, c, new, null);
-        write::update_anew(rel, info, r, cid, sets, &mut |old: NonNull<Version>| {
-            tuple::store(row, table, Tid::Record(no), old.as_ptr());
+        while !write::update_anew(rel, info, r, cid, sets, &mut |old: NonNull<Version>| {
+            tuple::store(row, table, Tid::Record(r.no), old.as_ptr());
             if !returned.0.is_null() && differ(desc, returned, row) && !faults::on(Fault::AnswersForgotten) {
-                changed();
+                changed(rel, r);
             }
             (*c).ecxt_scantuple = row;
             let slot = expr::project(adds);
@@ -304,13 +349,33 @@ unsafe fn make(i: usize) {
                 compat::check_constraints_alone(rel, slot);
             }
             slot
-        });
+        }) {
+            r = moved(rel, info, i, r);
+        }
         pg_sys::FreeExprContext(c, true);
         pg_sys::ExecDropSingleTupleTableSlot(new);
         pg_sys::ExecDropSingleTupleTableSlot(row);
         pg_sys::MemoryContextSwitchTo(before);
         pg_sys::MemoryContextDelete(memory);
         pg_sys::RelationClose(rel);
+    }
+}
+
+/// The row of an addition is not in its record any more: the record that has it now.
+unsafe fn moved(rel: pg_sys::Relation, info: &rel::RelInfo, i: usize, from: RecordRef) -> RecordRef {
+    // SAFETY: `rel` is open, with its `info` (`make`).
+    unsafe {
+        let (table, key) = (notes()[i].table, notes()[i].key);
+        let follows = !faults::on(Fault::MovesNotFollowed);
+        let found = primary::usable(rel, info).filter(|_| follows).and_then(|pk| of_key(info, pk, key.bytes()));
+        let Some(Found { r, .. }) = found else {
+            _ = xact::txn().write_conflict(from, None); // for the counters
+            gone(rel)
+        };
+        for n in notes().iter_mut().filter(|n| n.is_of(table, key.bytes())) {
+            n.row = (r.table.id, r.no);
+        }
+        r
     }
 }
 
@@ -339,35 +404,86 @@ unsafe fn differ(
     }
 }
 
-/// What a deferred statement has told is true no more.
+/// What a deferred statement has returned is true no more.
 #[cold]
-fn changed() -> ! {
-    complain(
+unsafe fn changed(rel: pg_sys::Relation, r: RecordRef) -> ! {
+    // For the counters.
+    _ = xact::txn().write_conflict(r, None);
+    // SAFETY: `rel` is open (`make`).
+    unsafe { fail(rel, "update", "a column that it has returned had been changed") }
+}
+
+/// The row of a deferred statement is not there any more.
+#[cold]
+unsafe fn gone(rel: pg_sys::Relation) -> ! {
+    // SAFETY: `rel` is open (`make`).
+    unsafe { fail(rel, "delete", "its row had been deleted, or had got another key") }
+}
+
+/// Fails because what a statement has told is true no more.
+unsafe fn fail(rel: pg_sys::Relation, what: &str, why: &str) -> ! {
+    // SAFETY: `rel` is open (`make`), so its pg_class row is there; the name is a C string.
+    let name = unsafe { crate::pg::text::read((*(*rel).rd_rel).relname.data.as_ptr()) };
+    let until = "was to be made at the end of the transaction (mixedcc.defer_additions)";
+    complain_with_detail(
         PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
-        "could not serialize access due to concurrent update",
+        &format!("could not serialize access due to concurrent {what}"),
+        &format!("An UPDATE of table \"{name}\" {until}. By then {why}."),
         "The transaction might succeed if retried.",
     );
 }
 
 /// The row of a key as it is now, if the transaction has not written it. It is neither protected
-/// nor remembered. `None`: there is none, or that cannot be told.
+/// nor remembered. `None`: there is none. `bytes`: those of the key.
 ///
 /// # Safety
 /// As for [`lookup::by_key`].
 pub unsafe fn find<K: lookup::Key + ?Sized>(
+    rel: pg_sys::Relation,
     info: &rel::RelInfo,
     pk: &rel::PrimaryKey,
     key: &K,
-) -> Option<lookup::Found> {
-    // SAFETY: the contract of this function.
-    let record = |no| RecordRef::find(info.table, no).filter(|r| xact::txn().last_write(*r).is_none());
-    let newest = |r: RecordRef| {
-        let (version, _) = crate::state::errors::ok(xact::txn().newest(&PG, r.rec))?;
-        // SAFETY: the version was reached under our pin (INV-RETIRE).
-        (!unsafe { version.as_ref() }.is_tombstone()).then_some(lookup::Found { r, version })
+    bytes: Key,
+) -> Option<Found> {
+    let value = |i| key.value(i);
+    let Some(short) = pk.codec.short(key.len(), value) else { return of_key(info, pk, bytes.bytes()) };
+    // SAFETY: `rel` is open, and `pk` its key (contract of this function): the row type has its
+    // columns. The version was reached under our pin (INV-RETIRE), and is no tombstone.
+    let has_key = |v| unsafe { pk.codec.has_ints(value, |at| tuple::value_of(v, (*rel).rd_att, at)) };
+    // INV-GUESS of the engine: the newest committed version of the record has the key.
+    let hinted = pk.primary.find_by_hint(short, |no| match newest(info, no) {
+        Some(found) => has_key(found.version).then_some(Some(found)),
+        None => is_own(info, no, has_key).then_some(None),
+    });
+    hinted.unwrap_or_else(|| {
+        let found = of_key(info, pk, bytes.bytes());
+        found.iter().for_each(|f| pk.primary.note_hint(short, f.r.no));
+        found
+    })
+}
+
+/// Has the transaction written the row of this key in this record? Then no other row of the key is
+/// one that it has not written.
+fn is_own(info: &rel::RelInfo, no: u64, has_key: impl Fn(NonNull<Version>) -> bool) -> bool {
+    let Some(r) = RecordRef::find(info.table, no).filter(|r| xact::txn().last_write(*r).is_some()) else {
+        return false;
     };
-    // SAFETY: the contract of this function.
-    unsafe { lookup::records(info, pk, key) }?.into_iter().filter_map(record).find_map(newest)
+    // SAFETY: the version is reached under our pin (INV-RETIRE).
+    let head = NonNull::new(r.rec.head()).filter(|v| !unsafe { v.as_ref() }.is_tombstone());
+    head.is_some_and(has_key)
+}
+
+/// The same by the index alone.
+fn of_key(info: &rel::RelInfo, pk: &rel::PrimaryKey, key: &[u8]) -> Option<Found> {
+    lookup::of_records(pk, key, |no| newest(info, no))
+}
+
+/// The row that a record has now, if the transaction has not written it.
+fn newest(info: &rel::RelInfo, no: u64) -> Option<Found> {
+    let r = RecordRef::find(info.table, no).filter(|r| xact::txn().last_write(*r).is_none())?;
+    let (version, _) = crate::state::errors::ok(xact::txn().newest(&PG, r.rec))?;
+    // SAFETY: the version was reached under our pin (INV-RETIRE).
+    (!unsafe { version.as_ref() }.is_tombstone()).then_some(Found { r, version })
 }
 
 /// A subtransaction has committed: what was noted and made in it is its parent's.

@@ -80,7 +80,7 @@ impl Fetch {
     /// Why it reads a row.
     #[inline]
     pub fn why(&self) -> Why {
-        Why { for_write: self.for_write, scan: self.scan, looked: self.looked.columns }
+        Why { for_write: self.for_write, scan: self.scan, looked: self.looked.columns, key: false }
     }
 
     /// The part of a scan that has not started, a chunk of its own in the current memory context.

@@ -36,6 +36,8 @@ fn mode_of(m: pg_sys::LockTupleMode::Type) -> LockMode {
 
 struct Want {
     mode: LockMode,
+    /// Is nothing but the key of the row looked at (INV-EXISTS of the engine)?
+    alone: bool,
     policy: pg_sys::LockWaitPolicy::Type,
     snapshot: pg_sys::Snapshot,
     cid: u32,
@@ -46,7 +48,7 @@ struct Want {
     skipping: usize,
 }
 
-/// Locks a row (`tuple_lock`).
+/// Locks a row (`tuple_lock`). `mode`: with it, does the caller use nothing of the row but its key?
 ///
 /// # Safety
 /// tableam.h's contract for `tuple_lock`.
@@ -57,7 +59,7 @@ pub unsafe fn lock(
     snapshot: pg_sys::Snapshot,
     slot: *mut pg_sys::TupleTableSlot,
     cid: pg_sys::CommandId,
-    mode: pg_sys::LockTupleMode::Type,
+    (mode, alone): (pg_sys::LockTupleMode::Type, bool),
     policy: pg_sys::LockWaitPolicy::Type,
     flags: u8,
     tmfd: *mut pg_sys::TM_FailureData,
@@ -71,7 +73,8 @@ pub unsafe fn lock(
         let for_share_or_update = flags & pg_sys::TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS as u8 != 0;
         let may_skip = policy == pg_sys::LockWaitPolicy::LockWaitSkip && xact::mode() == Mode::Serializable;
         let skipping = if may_skip { statements::skipping_scans(snapshot, info.oid) } else { 0 };
-        let want = Want { mode: mode_of(mode), policy, snapshot, cid, follow, for_share_or_update, skipping };
+        let mode = mode_of(mode);
+        let want = Want { mode, alone, policy, snapshot, cid, follow, for_share_or_update, skipping };
         let mut at = Tid::read(&*tid);
         let mut traversed = false;
         loop {
@@ -176,7 +179,7 @@ unsafe fn lock_one(
         match xact::mode() {
             Mode::Serializable => {
                 let read = match want.mode {
-                    LockMode::KeyShare => t.read_locked_key(&PG, r),
+                    LockMode::KeyShare => t.read_locked_key(&PG, r, want.alone),
                     _ => t.read(&PG, r, false),
                 };
                 let v = ok(read).unwrap_or(v);

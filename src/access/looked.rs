@@ -78,6 +78,29 @@ pub unsafe fn returned(info: &RelInfo, rti: u32, lists: &[*mut pg_sys::List]) ->
     unsafe { in_expressions(info, rti, lists) }.columns
 }
 
+/// Do these lists name no columns of the table but these, and neither the whole row nor system
+/// columns?
+///
+/// # Safety
+/// Lists of a finished plan, or null.
+pub unsafe fn only(rti: u32, lists: &[*mut pg_sys::List], columns: &[i16]) -> bool {
+    // SAFETY: the contract of this function. The set is freed once, after its last use.
+    unsafe {
+        let mut found = std::ptr::null_mut();
+        for list in lists {
+            pg_sys::pull_varattnos(list.cast(), rti, &mut found);
+        }
+        let mut a = -1;
+        let rest = std::iter::from_fn(|| {
+            a = pg_sys::bms_next_member(found, a);
+            (a >= 0).then(|| a + pg_sys::FirstLowInvalidHeapAttributeNumber)
+        });
+        let all = { rest }.all(|no| columns.iter().any(|c| *c as i32 == no));
+        pg_sys::bms_free(found);
+        all
+    }
+}
+
 /// The columns at which a custom scan of ours looks in a row that it looks up.
 ///
 /// # Safety

@@ -39,6 +39,17 @@ pub trait Key {
     fn value(&self, i: usize) -> (Datum, Oid);
 }
 
+/// What a look-up is for.
+#[derive(Clone, Copy)]
+pub enum Use {
+    /// The statement looks at these columns (INV-LOOKED of the engine).
+    Look(Columns),
+    /// It locks the key of the row, and looks at nothing else of it (INV-EXISTS of the engine).
+    Key,
+    /// The row will be written next.
+    Write,
+}
+
 /// A row that was found.
 #[derive(Clone, Copy)]
 pub struct Found {
@@ -52,9 +63,8 @@ pub struct Found {
 /// the protocols ask of a look-up is done: a row that is found protects itself, an absent key
 /// becomes a predicate.
 ///
-/// `snapshot`: the statement's; `looked`: the columns that the statement looks at (INV-LOOKED of
-/// the engine), `None` if the row will be written next. `None` as the result: some value does not
-/// compare exactly as bytes, so only PostgreSQL's operators can tell.
+/// `snapshot`: the statement's. `None` as the result: some value does not compare exactly as bytes,
+/// so only PostgreSQL's operators can tell.
 ///
 /// # Safety
 /// An open relation of ours, its info, its key that is usable now (`primary::usable`), a value for
@@ -66,23 +76,28 @@ pub unsafe fn by_key<K: Key + ?Sized>(
     pk: &PrimaryKey,
     key: &K,
     snapshot: pg_sys::Snapshot,
-    looked: Option<Columns>,
+    to: Use,
 ) -> Option<Option<Found>> {
     // SAFETY: `rel`, `info`, `pk`, `key` and `snapshot` belong together (contract of this
     // function).
     unsafe {
-        let forgets = looked.is_none() && faults::on(Fault::WrittenByColumn);
-        let looked = if forgets { Some(Columns::NONE) } else { looked };
-        let columns = looked.unwrap_or(Columns::ALL);
+        let forgets = matches!(to, Use::Write) && faults::on(Fault::WrittenByColumn);
+        let to = if forgets { Use::Look(Columns::NONE) } else { to };
+        let looked = match to {
+            Use::Look(columns) => columns,
+            Use::Key => Columns::NONE,
+            Use::Write => Columns::ALL,
+        };
         loop {
-            if let Some(found) = peek(rel, info, pk, key, snapshot, columns) {
+            if let Some(found) = peek(rel, info, pk, key, snapshot, looked) {
                 return Some(Some(found));
             }
             if !begins_to_look(info) {
                 break;
             }
         }
-        let why = Why { for_write: looked.is_none(), scan: ScanId::NONE, looked: columns };
+        let (for_write, key_alone) = (matches!(to, Use::Write), matches!(to, Use::Key));
+        let why = Why { for_write, scan: ScanId::NONE, looked, key: key_alone };
         let mut bytes = KEY.take();
         bytes.clear();
         let found = encode(info, pk, key, &mut bytes)
@@ -141,22 +156,36 @@ unsafe fn encode<K: Key + ?Sized>(info: &RelInfo, pk: &PrimaryKey, key: &K, out:
     }
 }
 
-/// The records that have a key, whether or not the transaction sees them. `None`: only
-/// PostgreSQL's operators can tell.
+/// Calls `with` with the bytes of a key, and the partition of its row if that is known. `None`:
+/// only PostgreSQL's operators can tell.
 ///
 /// # Safety
-/// As for [`by_key`].
-pub unsafe fn records<K: Key + ?Sized>(info: &RelInfo, pk: &PrimaryKey, key: &K) -> Option<Vec<u64>> {
+/// As for [`by_key`]; `with` makes no other key. An ERROR loses room that is made again.
+pub unsafe fn with_bytes<K: Key + ?Sized, T>(
+    info: &RelInfo,
+    pk: &PrimaryKey,
+    key: &K,
+    with: impl FnOnce(&[u8], Option<u16>) -> T,
+) -> Option<T> {
     let mut bytes = KEY.take();
     bytes.clear();
     // SAFETY: the contract of this function.
-    let found = unsafe { encode(info, pk, key, &mut bytes) }.map(|_| {
-        let bound = Bound::Included(&bytes[..]);
-        let mut all = pk.primary.index.scan(bound, bound, Direction::Forward);
-        std::iter::from_fn(|| all.next(&PG).map(|(_, no)| no)).collect()
-    });
+    let found = unsafe { encode(info, pk, key, &mut bytes) }.map(|partition| with(&bytes, partition));
     KEY.set(bytes);
     found
+}
+
+/// The first result of `see` for the records that have a key, whether or not the transaction sees
+/// them.
+#[inline]
+pub fn of_records<T>(pk: &PrimaryKey, key: &[u8], see: impl FnMut(u64) -> Option<T>) -> Option<T> {
+    let mut few = [0; FEW];
+    if let Some(n) = pk.primary.index.few(key, &mut few) {
+        return few[..n].iter().copied().find_map(see);
+    }
+    let bound = Bound::Included(key);
+    let mut all = pk.primary.index.scan(bound, bound, Direction::Forward);
+    std::iter::from_fn(|| all.next(&PG).map(|(_, no)| no)).find_map(see)
 }
 
 /// What [`by_key`] does with the bytes of the key. `partition`: where the row is or would be, if
@@ -326,10 +355,5 @@ unsafe fn search(
         let version = unsafe { visible::mvcc(t, mode, r, snapshot, why) }?;
         Some(Found { r, version })
     };
-    let mut few = [0; FEW];
-    if let Some(n) = pk.primary.index.few(key, &mut few) {
-        return few[..n].iter().copied().find_map(see);
-    }
-    let mut all = pk.primary.index.scan(Bound::Included(key), Bound::Included(key), Direction::Forward);
-    std::iter::from_fn(|| all.next(&PG).map(|(_, no)| no)).find_map(see)
+    of_records(pk, key, see)
 }

@@ -31,12 +31,15 @@ pub struct Why {
     /// The columns that the statement looks at (INV-LOOKED of the engine). All count if the row
     /// will be written.
     pub looked: Columns,
+    /// Is the row only looked up to lock its key, and nothing of it used but that (INV-EXISTS of
+    /// the engine)?
+    pub key: bool,
 }
 
 impl Why {
     /// A read of a whole row.
     pub const fn whole(for_write: bool, scan: ScanId) -> Why {
-        Why { for_write, scan, looked: Columns::ALL }
+        Why { for_write, scan, looked: Columns::ALL, key: false }
     }
 }
 
@@ -55,6 +58,7 @@ pub unsafe fn mvcc(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot, w
         return ok(match why {
             Why { scan, for_write, .. } if scan != ScanId::NONE => t.read_scanned(&PG, r, for_write, scan),
             Why { for_write: true, .. } => t.read(&PG, r, true),
+            Why { key: true, .. } => t.read_key(&PG, r),
             Why { looked, .. } => t.read_columns(&PG, r, looked),
         });
     }

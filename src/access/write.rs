@@ -591,7 +591,8 @@ pub unsafe fn update_in_place(
 }
 
 /// An update in place of a row as it is at last, whatever the transaction has seen of it: `make`
-/// makes its new row from the version that it replaces.
+/// makes its new row from the version that it replaces. False: another transaction has deleted the
+/// row in this record, or moved it.
 ///
 /// # Safety
 /// An open relation of ours with its `info`, and a record of it. `make` returns a slot of its row
@@ -603,14 +604,25 @@ pub unsafe fn update_anew(
     cid: pg_sys::CommandId,
     sets: Columns,
     make: &mut dyn FnMut(NonNull<Version>) -> *mut pg_sys::TupleTableSlot,
-) {
+) -> bool {
     // SAFETY: `rel` is open and of ours, with its `info` (contract of this function). The version
     // that is replaced is an own write's, or the record's, reached under our pin (INV-RETIRE).
     unsafe {
         let t = xact::writing();
         let null = std::ptr::null_mut();
         let mut failed = pg_sys::TM_FailureData::default();
-        let target = target(t, r, LockMode::NoKeyUpdate, false, null, null, cid, &mut failed);
+        let mode = LockMode::NoKeyUpdate;
+        let target = if t.last_write(r).is_none() {
+            if xact::depth() > 1 && !faults::on(Fault::UndoneForgotten) {
+                // A savepoint may undo the write. But the statements that see it have seen the row.
+                ok(t.read(&PG, r, true));
+            }
+            let found = ok(t.lock_for_write(&PG, r, mode, How::Wait, false));
+            let Some((v, _)) = found.filter(|(v, _)| !v.as_ref().is_tombstone()) else { return false };
+            Target::Committed(v)
+        } else {
+            target(t, r, mode, false, null, null, cid, &mut failed)
+        };
         if let Target::Fail(f) = target {
             error!("unexpected status of a deferred write: {f}");
         }
@@ -623,6 +635,7 @@ pub unsafe fn update_anew(
         put_in_place(rel, info, t, r, replaced, f, slot, (cid, null), Some(sets));
         crate::pg::compat::count_update(rel, true);
         changes::updated(rel, replaced.1, version);
+        true
     }
 }
 

@@ -28,6 +28,10 @@ pub enum Fault {
     AnswersForgotten,
     /// An addition outlives the rollback to a savepoint.
     DeferredOutlives,
+    /// That statements have seen an addition, in a savepoint that is rolled back, does not count.
+    UndoneForgotten,
+    /// An addition does not follow its row into another record.
+    MovesNotFollowed,
     /// A look-up of a row that is to be written looks at none of its columns.
     WrittenByColumn,
     /// Whole rows and system columns are not looked at.
@@ -160,6 +164,8 @@ mod switch {
         ("looks_beside_deferred", Fault::LooksBesideDeferred),
         ("answers_forgotten", Fault::AnswersForgotten),
         ("deferred_outlives", Fault::DeferredOutlives),
+        ("undone_forgotten", Fault::UndoneForgotten),
+        ("moves_not_followed", Fault::MovesNotFollowed),
         ("written_by_column", Fault::WrittenByColumn),
         ("whole_row_forgotten", Fault::WholeRowForgotten),
         ("list_forgotten", Fault::ListForgotten),

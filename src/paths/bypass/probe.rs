@@ -2,7 +2,7 @@
 
 use super::exec::Exec;
 use super::program::{Key, Program};
-use crate::access::lookup::Found;
+use crate::access::lookup::{Found, Use};
 use crate::access::{deferred, indexscan, lookup, primary, tuple};
 use crate::pg::{expr, raw, Tid};
 use crate::state::rel;
@@ -52,12 +52,12 @@ unsafe fn evaluate(p: *mut Program, values: &mut [Datum]) -> bool {
     }
 }
 
-/// The row with the program's key as it is now, neither protected nor remembered, at SERIALIZABLE.
-/// `None`: it must be looked up.
+/// The row with the program's key as it is now, neither protected nor remembered, at SERIALIZABLE,
+/// and the bytes of the key. `None`: it must be looked up.
 ///
 /// # Safety
 /// As for [`find`].
-pub unsafe fn find_anyhow(p: *mut Program, table: pg_sys::Relation) -> Option<Found> {
+pub unsafe fn find_anyhow(p: *mut Program, table: pg_sys::Relation) -> Option<(Found, deferred::Key)> {
     // SAFETY: as for `find`.
     unsafe {
         let mut values = [Datum::from(0); MAX];
@@ -67,8 +67,18 @@ pub unsafe fn find_anyhow(p: *mut Program, table: pg_sys::Relation) -> Option<Fo
         }
         let info = rel::info(table);
         let pk = primary::usable(table, info).filter(|pk| pk.index == (*p).index)?;
+        let key = Values(values, (*p).keys);
+        // A partition that is locked as a whole is not worth the search. Which one it is need not
+        // be known for that.
+        let waits = |no: Option<u16>| {
+            let at = info.table.map().partitions().get(no.unwrap_or(0) as usize);
+            at.is_some_and(|at| !at.protocols().locks_partitions())
+        };
+        let memory = (*(*p).econtext).ecxt_per_tuple_memory;
+        let copy = |bytes: &[u8], no| waits(no).then(|| deferred::Key::copy(bytes, memory));
+        let of_row = lookup::with_bytes(info, pk, &key, copy)??;
         xact::writing();
-        deferred::find(info, pk, &Values(values, (*p).keys))
+        Some((deferred::find(table, info, pk, &key, of_row)?, of_row))
     }
 }
 
@@ -82,8 +92,8 @@ unsafe fn before_look(p: *mut Program, table: pg_sys::Relation, values: &[Datum]
         }
         let info = rel::info(table);
         let pk = primary::usable(table, info).filter(|pk| pk.index == (*p).index);
-        let found = pk.and_then(|pk| deferred::find(info, pk, &Values(values, (*p).keys)));
-        if found.is_none_or(|f| deferred::meets((*p).table, Some((f.r.table.id, f.r.no)), looked)) {
+        let meets = |bytes: &[u8], _| deferred::meets((*p).table, Some(bytes), looked);
+        if pk.and_then(|pk| lookup::with_bytes(info, pk, &Values(values, (*p).keys), meets)) != Some(false) {
             deferred::before_look((*p).table);
         }
     }
@@ -121,8 +131,12 @@ unsafe fn by_primary(
         let info = rel::info(table);
         let pk = primary::usable(table, info).filter(|pk| pk.index == (*p).index)?;
         let key = Values(values, (*p).keys);
-        let found =
-            lookup::by_key(table, info, pk, &key, (*x).estate.es_snapshot, (!for_write).then_some((*p).looked))?;
+        let to = match for_write {
+            true => Use::Write,
+            false if (*p).key_alone => Use::Key,
+            false => Use::Look((*p).looked),
+        };
+        let found = lookup::by_key(table, info, pk, &key, (*x).estate.es_snapshot, to)?;
         let Some(found) = found else { return Some(false) };
         tuple::store((*p).row, info.oid, Tid::Record(found.r.no), found.version.as_ptr());
         Some(true)

@@ -63,6 +63,9 @@ pub struct Program {
     /// The columns of the row of the key that the statement looks at, if it does not write the row
     /// (INV-LOOKED of the engine).
     pub looked: Columns,
+    /// Does it lock the key of the row (FOR KEY SHARE), and look at nothing else of it (INV-EXISTS
+    /// of the engine)?
+    pub key_alone: bool,
     /// What is evaluated is evaluated here. Its memory per tuple is that of a run.
     pub econtext: *mut pg_sys::ExprContext,
     /// The row that is read.

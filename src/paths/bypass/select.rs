@@ -242,7 +242,8 @@ unsafe fn lock_row(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation) -> Lock
         let mut failed = pg_sys::TM_FailureData::default();
         let (cid, snapshot, slot) = ((*e).es_output_cid, (*e).es_snapshot, (*p).locked);
         let (mode, policy) = ((*p).lock_mode, (*p).lock_policy);
-        match lock::lock(rel, &mut tid, snapshot, slot, cid, mode, policy, flags as u8, &mut failed) {
+        let alone = (*p).key_alone;
+        match lock::lock(rel, &mut tid, snapshot, slot, cid, (mode, alone), policy, flags as u8, &mut failed) {
             TM_Result::TM_Ok if !failed.traversed => Locked::Yes,
             TM_Result::TM_Ok => {
                 let c = (*p).econtext;

@@ -239,8 +239,8 @@ pub unsafe fn defer(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest: 
     // SAFETY: `p` runs with the state `x`, and `rel` is its open table: contract of this function.
     // `new` makes a row of the table's row type.
     unsafe {
-        let Some(found) = probe::find_anyhow(p, rel) else { return false };
-        if deferred::meets((*p).table, Some((found.r.table.id, found.r.no)), (*p).returned) {
+        let Some((found, key)) = probe::find_anyhow(p, rel) else { return false };
+        if deferred::meets((*p).table, Some(key.bytes()), (*p).returned) {
             return false; // what it returns is what waits (INV-DEFERRED)
         }
         tuple::store((*p).row, (*p).table, Tid::Record(found.r.no), found.version.as_ptr());
@@ -250,6 +250,7 @@ pub unsafe fn defer(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest: 
         let noted = deferred::note(deferred::Statement {
             rel,
             found,
+            key,
             list,
             columns,
             sets,
@@ -341,7 +342,7 @@ unsafe fn again(
         let follow = pg_sys::TUPLE_LOCK_FLAG_FIND_LAST_VERSION as u8;
         let wait = pg_sys::LockWaitPolicy::LockWaitBlock;
         let (row, snapshot) = ((*p).row, (*x).estate.es_snapshot);
-        match lock::lock(rel, tid, snapshot, row, cid, mode, wait, follow, failed) {
+        match lock::lock(rel, tid, snapshot, row, cid, (mode, false), wait, follow, failed) {
             TM_Result::TM_Ok => {
                 (*(*p).econtext).ecxt_scantuple = row;
                 expr::passes((*p).all, (*p).econtext)

@@ -1,9 +1,10 @@
 //! The node: a look-up of one key, or a scan of ranges of keys, in either direction.
 
 use super::EXEC;
+use crate::access::lookup::{self, Use};
 use crate::access::range::plan::{self, cell};
 use crate::access::range::{self, At, RangeScan, Row};
-use crate::access::{looked, lookup, statements, tuple};
+use crate::access::{looked, statements, tuple};
 use crate::pg::{compat, expr, relations, Tid};
 use crate::state::rel;
 use crate::state::xact::{self, Mode};
@@ -312,12 +313,12 @@ unsafe fn find_row(s: *mut State) -> Option<Row> {
         }
         let types = std::slice::from_raw_parts((*s).types, (*s).n_values);
         let snapshot = (*(*s).css.ss.ps.state).es_snapshot;
-        let looked = match xact::mode() == Mode::Serializable {
-            true if statements::will_write(snapshot, info.oid) => None,
-            true => Some(columns_of(s, info)),
-            false => Some(Columns::ALL),
+        let to = match xact::mode() == Mode::Serializable {
+            true if statements::will_write(snapshot, info.oid) => Use::Write,
+            true => Use::Look(columns_of(s, info)),
+            false => Use::Look(Columns::ALL),
         };
-        let Some(found) = lookup::by_key(rel, info, key, &Values(values, types), snapshot, looked) else {
+        let Some(found) = lookup::by_key(rel, info, key, &Values(values, types), snapshot, to) else {
             error!("mixedcc cannot make the key of a look-up that it has planned")
         };
         found.map(|found| (found.r.no, found.version))

@@ -2,7 +2,7 @@
 
 use super::table::{Open, Write};
 use super::{Column, Statement, Value};
-use crate::access::lookup::{self, Found, Key};
+use crate::access::lookup::{self, Found, Key, Use};
 use crate::access::{deferred, mixture, primary, tuple, write};
 use crate::pg::{self, compat, Tid};
 use crate::state::xact;
@@ -54,9 +54,9 @@ pub unsafe fn find<K: Key + ?Sized>(
     // function. `filter` makes sure that `key` has a value for each column.
     unsafe {
         mixture::check();
-        let looked = (!for_write).then_some(range::Columns::ALL);
+        let to = if for_write { Use::Write } else { Use::Look(range::Columns::ALL) };
         let usable = primary::usable(t.rel, t.info).filter(|pk| pk.codec.attnums.len() == key.len());
-        let found = usable.and_then(|pk| lookup::by_key(t.rel, t.info, pk, key, snapshot, looked));
+        let found = usable.and_then(|pk| lookup::by_key(t.rel, t.info, pk, key, snapshot, to));
         found.ok_or(Statement)
     }
 }

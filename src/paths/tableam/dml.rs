@@ -103,6 +103,6 @@ pub unsafe extern "C-unwind" fn tuple_lock(
     // tuple_lock).
     unsafe {
         deferred::before_look((*rel).rd_id);
-        lock::lock(rel, tid, snapshot, slot, cid, mode, policy, flags, tmfd)
+        lock::lock(rel, tid, snapshot, slot, cid, (mode, false), policy, flags, tmfd)
     }
 }

@@ -196,6 +196,7 @@ def test_middle():
     query(other, "UPDATE t SET a = 1 WHERE k = 3")
     equal("middle: a row that stays was read", error(connection, "COMMIT")[0], "40001")
     test_written_in_the_middle(connection)
+    test_beside_deferred(connection)
     query(connection, "CREATE TABLE f (k int PRIMARY KEY, a int, b bigint, r int REFERENCES f DEFERRABLE INITIALLY DEFERRED) USING mixedcc;"
                       "INSERT INTO f VALUES (1, 1, 1, 1)")
     query(connection, "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT probe_change('f', 1, 1, 1); INSERT INTO f VALUES (3, 1, 1, 9); SELECT probe_change('f', 3, 1, 1)")
@@ -236,6 +237,28 @@ def test_written_in_the_middle(connection):
                 query(connection, "COMMIT")
                 equal(f"{name}: the rows", query(connection, "SELECT k, a, b FROM t WHERE k IN (3, 4, 9) ORDER BY k"),
                       [(3, 31 if earlier else 4, 4), (4, 40, 4), (9, 10, 10)])
+
+
+def test_beside_deferred(connection):
+    """A caller's function whose statements are deferred, and additions that wait for the call."""
+    number_tables(connection, "first")
+    query(connection, "UPDATE t SET a = k, b = k; SET mixedcc.defer_additions = on")
+    add = "UPDATE t SET b = b + 10 WHERE k = {}"
+    for before in ("SELECT 1", add.format(3), add.format(4), "UPDATE t SET b = 3 WHERE k = 3"):
+        query(connection, f"BEGIN ISOLATION LEVEL SERIALIZABLE; {before}; SAVEPOINT s")
+        name = f"beside a deferred addition, {before}"
+        equal(f"{name}: of the same row", error(connection, "SELECT probe_change('t', 3, 1, 1, %s)", (add.format(3),))[0], "27000")
+        query(connection, "ROLLBACK TO s")
+        undone = f"DO $$ BEGIN {add.format(3)}; RAISE division_by_zero; EXCEPTION WHEN division_by_zero THEN NULL; END $$"
+        equal(f"{name}: one that is undone", error(connection, "SELECT probe_change('t', 3, 1, 1, %s)", (undone,)), ("no error", [(True,)]))
+        equal(f"{name}: of another row", error(connection, "SELECT probe_change('t', 3, 1, 1, %s)", (add.format(9),)), ("no error", [(True,)]))
+        equal(f"{name}: a row that stays", error(connection, "SELECT probe_change('t', 4, NULL, NULL, %s)", (add.format(4),)), ("no error", [(True,)]))
+        query(connection, "COMMIT")
+        more = {add.format(3): (10, 0), add.format(4): (0, 10)}.get(before, (0, 0))
+        equal(f"{name}: the rows", query(connection, "SELECT k, a, b FROM t WHERE k IN (3, 4, 9) ORDER BY k"),
+              [(3, 5, 5 + more[0]), (4, 4, 14 + more[1]), (9, 9, 19)])
+        query(connection, "UPDATE t SET a = k, b = k")
+    query(connection, "RESET mixedcc.defer_additions")
 
 
 def look_tables(connection, columns="a int, b bigint", more=""):

@@ -114,6 +114,9 @@ pub unsafe fn select(
         }
         if shape.lock.is_null() {
             (*p).looked = looked(table, shape);
+        } else if (*p).lock_mode == pg_sys::LockTupleMode::LockTupleKeyShare && looks_at_key(p, shape) {
+            // A check of a foreign key among others.
+            ((*p).key_alone, (*p).looked) = (true, Columns::NONE);
         }
         if !shape.aggregates.is_empty() {
             (*p).aggregates = agg::prepare(&shape.aggregates, (*(*p).row).tts_tupleDescriptor)?;
@@ -133,6 +136,23 @@ unsafe fn looked(table: pg_sys::Relation, shape: &Shape) -> Columns {
     unsafe {
         let list = if shape.aggregates.is_empty() { shape.list } else { (*shape.node).targetlist };
         looked::by_lists(rel::info(table), shape.rti, &[list, list_of(&shape.quals)])
+    }
+}
+
+/// Does a SELECT of the row of a key look at columns of that key alone? They do not change while
+/// the row stays in its record.
+unsafe fn looks_at_key(p: *mut Program, shape: &Shape) -> bool {
+    // SAFETY: `select` makes `p`, and `key` has found the index, which exists while its table is
+    // locked. `shape` has valid lists.
+    unsafe {
+        if !(*p).range.is_null() || !shape.aggregates.is_empty() {
+            return false;
+        }
+        let open = Open(relations::entry((*p).index));
+        let form = &*(*open.0).rd_index;
+        let columns = form.indkey.values.as_slice(form.indnatts as usize);
+        let key = &columns[..form.indnkeyatts as usize];
+        looked::only(shape.rti, &[shape.list, list_of(&shape.quals)], key)
     }
 }
 
