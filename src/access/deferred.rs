@@ -2,15 +2,16 @@
 //! its transaction ends, or looks at the row (docs/design/columns.md, C3). So the row is locked,
 //! or to be unchanged, for the end of the transaction alone.
 //!
-//! **INV-DEFERRED**: An addition that was noted is made before a statement of its transaction
-//! looks at the row's table, but by the keys of other rows or at other columns; and before the
-//! transaction commits or is prepared. What a rollback to a savepoint undoes is noted again, if
-//! the savepoint came after the note. So the database is as if the statement had come then. It adds
-//! to the row that has the key then, which may be in another record: another transaction has moved
-//! it, or put it in the place of one that it has deleted. A row that this transaction has put there
-//! later is none of the statement's. The answer has told that there is such a row, and perhaps the
-//! values of other columns. These are compared then. If they have changed, or no such row is there,
-//! the transaction fails.
+//! **INV-DEFERRED**: An addition that was noted is made before a statement of its transaction looks
+//! at the row's table, but by the keys of other rows or at other columns; and before the
+//! transaction commits or is prepared. What a rollback to a savepoint undoes is noted again. So the
+//! database is as if the statement had come then. It adds to the row that has the key then, which
+//! may be in another record: another transaction has moved it, or put it in the place of one that
+//! it has deleted. A row that this transaction has put there later is none of the statement's. The
+//! answer has told that there is such a row, and perhaps the values of other columns. These are
+//! compared then. If they have changed, or no such row is there, the transaction fails. A statement
+//! in a savepoint is not deferred: its rollback would leave the answer, or an error that tells of
+//! the row's values, without anything that is compared.
 
 use crate::access::lookup::{self, Found};
 use crate::access::{primary, tuple, write};
@@ -78,9 +79,7 @@ struct Note {
     sets: Columns,
     /// The row that the statement has returned columns of, and these; null if it has not.
     returned: (pg_sys::HeapTuple, Columns),
-    /// Depth of the subtransaction that has noted it.
-    noted: u32,
-    /// Depth of the one that has made it; 0: it waits.
+    /// Depth of the subtransaction that has made it; 0: it waits.
     made: u32,
     /// What it refers to is here. It goes with the note, or with the transaction.
     memory: pg_sys::MemoryContext,
@@ -128,7 +127,7 @@ pub fn any() -> bool {
 /// May statements be deferred now?
 #[inline]
 pub fn is_wanted() -> bool {
-    guc::DEFER_ADDITIONS.get()
+    guc::DEFER_ADDITIONS.get() && (xact::depth() <= 1 || faults::on(Fault::DeferredWithin))
 }
 
 /// A statement that may be deferred: its row as it is now.
@@ -203,7 +202,6 @@ pub unsafe fn note(s: Statement) -> bool {
             columns,
             sets: s.sets,
             returned: (returned, s.returned),
-            noted: xact::depth(),
             made: 0,
             memory,
         });
@@ -293,8 +291,13 @@ unsafe extern "C-unwind" fn make_those(these: &mut dyn FnMut(&Note) -> bool) {
         // SAFETY: the table of a note is locked to the end of the subtransaction that noted it.
         unsafe { make(i) };
         notes()[i].made = xact::depth();
-        keep(|n| n.made == 0 || n.made > n.noted);
+        keep(may_wait_again);
     }
+}
+
+/// Does it wait, or would it after a rollback?
+fn may_wait_again(n: &Note) -> bool {
+    n.made != 1
 }
 
 /// The first addition to the same row that waits.
@@ -486,18 +489,16 @@ fn newest(info: &rel::RelInfo, no: u64) -> Option<Found> {
     (!unsafe { version.as_ref() }.is_tombstone()).then_some(Found { r, version })
 }
 
-/// A subtransaction has committed: what was noted and made in it is its parent's.
+/// A subtransaction has committed: what was made in it is its parent's.
 pub fn commit_subtransaction(level: u32) {
     for n in notes().iter_mut() {
-        n.noted = n.noted.min(level - 1);
         n.made = n.made.min(level - 1);
     }
-    keep(|n| n.made == 0 || n.made > n.noted);
+    keep(may_wait_again);
 }
 
-/// A subtransaction was aborted: what was noted in it goes, and what was made in it waits again.
+/// A subtransaction was aborted: what was made in it waits again.
 pub fn abort_subtransactions(level: u32) {
-    keep(|n| n.noted < level || faults::on(Fault::DeferredOutlives));
     for n in notes().iter_mut().filter(|n| n.made >= level) {
         n.made = 0;
     }

@@ -26,8 +26,8 @@ pub enum Fault {
     LooksBesideDeferred,
     /// What the statement of a deferred addition has returned is not compared.
     AnswersForgotten,
-    /// An addition outlives the rollback to a savepoint.
-    DeferredOutlives,
+    /// An addition in a savepoint is deferred, and outlives the rollback to it.
+    DeferredWithin,
     /// That statements have seen an addition, in a savepoint that is rolled back, does not count.
     UndoneForgotten,
     /// An addition does not follow its row into another record.
@@ -163,7 +163,7 @@ mod switch {
         ("limit_too_little", Fault::LimitTooLittle),
         ("looks_beside_deferred", Fault::LooksBesideDeferred),
         ("answers_forgotten", Fault::AnswersForgotten),
-        ("deferred_outlives", Fault::DeferredOutlives),
+        ("deferred_within", Fault::DeferredWithin),
         ("undone_forgotten", Fault::UndoneForgotten),
         ("moves_not_followed", Fault::MovesNotFollowed),
         ("written_by_column", Fault::WrittenByColumn),

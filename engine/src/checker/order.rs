@@ -324,6 +324,7 @@ impl Build<'_, '_> {
             };
             match (one.deleter, one.inserter, other.inserter) {
                 (Some(deleter), _, Some(inserter)) if txn(deleter).id == txn(inserter).id => true,
+                (_, Some(inserter), _) if txn(end).id == txn(inserter).id => false,
                 (_, Some(inserter), _) => match (committed(end), made(inserter)) {
                     (Some(committed), Some(made)) => committed > made,
                     _ => false,

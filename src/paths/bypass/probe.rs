@@ -29,10 +29,15 @@ pub unsafe fn find(p: *mut Program, x: *mut Exec, table: pg_sys::Relation, for_w
         if deferred::any() {
             before_look(p, table, values, if for_write { Columns::ALL } else { (*p).looked });
         }
-        match by_primary(p, x, table, values, for_write) {
+        let found = match by_primary(p, x, table, values, for_write) {
             Some(found) => found,
             None => by_index(p, x, table, values, for_write),
+        };
+        if !found && deferred::any() {
+            // An answer has told that there is such a row.
+            before_look(p, table, values, Columns::ALL);
         }
+        found
     }
 }
 

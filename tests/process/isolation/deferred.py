@@ -532,6 +532,31 @@ def constraints(name):
         mine.close()
 
 
+def told(name):
+    """What the answer or the error of an UPDATE in a savepoint has told counts after a rollback."""
+    mine, tight = session(), connect(DATABASE, options="-c lock_timeout=150ms")
+    for what, n in (("answer", 0), ("error", 2147483647)):
+        query(mine, f"UPDATE t SET n = {n} WHERE id = 1")
+        query(mine, "BEGIN; SAVEPOINT s")
+        code(mine, ADD)
+        query(mine, "ROLLBACK TO s")
+        changed = code(tight, "UPDATE t SET n = 5 WHERE id = 1")
+        ended = code(mine, "INSERT INTO u VALUES (100, 1, 1); COMMIT")
+        query(mine, "ROLLBACK")
+        check(f"deferred {name}: an {what} in a savepoint counts", (changed, ended) in (("55P03", "ok"), ("ok", "40001")), (changed, ended))
+        query(tight, "UPDATE t SET n = 0 WHERE id = 1; DELETE FROM u WHERE id = 100")
+    query(mine, "BEGIN")
+    query(mine, "UPDATE t SET n = n + 1 WHERE id = 9")
+    gone = code(tight, "DELETE FROM t WHERE id = 9")
+    found = code(mine, "SELECT id FROM t WHERE id = 9 FOR KEY SHARE")
+    query(mine, "ROLLBACK")
+    wanted = ("ok", "40001") if defers(name) else ("55P03", "ok")
+    equal(f"deferred {name}: a row that is told to be there does not go unseen", (gone, found), wanted)
+    query(tight, "INSERT INTO t (id, n) VALUES (9, 0) ON CONFLICT DO NOTHING")
+    mine.close()
+    tight.close()
+
+
 def parameters(name):
     mine = session()
     query(mine, "PREPARE add (int, numeric) AS UPDATE t SET n = n + $1, m = m + $2 WHERE id = 6")
@@ -571,6 +596,7 @@ def test_deferred(only=None):
         crowd(protocol)
         savepoints(protocol)
         seen(protocol)
+        told(protocol)
         answers(protocol)
         foreign_keys(protocol)
         if defers(protocol):
@@ -584,7 +610,7 @@ def test_deferred(only=None):
 
 
 FAULTS = {"looks_beside_deferred": "deferred occ: an own addition is seen, sequential",
-          "deferred_outlives": "deferred occ: undone",
+          "deferred_within": "deferred occ: undone",
           "undone_forgotten": "deferred occ: an addition of before the savepoint that was seen counts",
           "moves_not_followed": "deferred occ: an addition follows a change of an index",
           "answers_forgotten": "deferred occ: a row that has another name fails the commit"}
