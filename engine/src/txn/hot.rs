@@ -2,6 +2,7 @@
 //!
 //! Nothing here is needed for the order of commits (INV-HEAT): a lock that is not got is left out.
 
+use super::retry::Why;
 use super::{How, RecordRef, Txn};
 use crate::csn::SlotId;
 use crate::error::{AbortReason, Error};
@@ -139,6 +140,6 @@ impl Txn {
         if c.mode > Mode::Share {
             c.partition.intents.lost(c.no);
         }
-        self.retry.list(c.word, c.table, Some(c.no), c.mode);
+        self.retry.list(c.word, c.table, Some(c.no), c.mode, Why::Changed);
     }
 }

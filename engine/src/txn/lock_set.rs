@@ -31,7 +31,7 @@ pub(super) struct LockEntry {
 }
 
 /// The mode of a lock within a write.
-fn mode_of(kind: WriteKind) -> Mode {
+pub(super) fn mode_of(kind: WriteKind) -> Mode {
     if kind == WriteKind::Delete {
         Mode::Update
     } else {

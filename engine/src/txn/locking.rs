@@ -1,5 +1,6 @@
 //! Locks of records and partitions, and the sleep for them.
 
+use super::retry::Why;
 use super::{Level, Owner, RecordRef, Txn};
 use crate::csn::{SlotId, State};
 use crate::error::{AbortReason, Error};
@@ -161,7 +162,7 @@ impl Txn {
             t.sleep_in_queue(&w)
         });
         if got == Err(Error::Deadlock) && matches!(queue, Queue::Record(..)) && self.level == Level::Serializable {
-            self.list(&w);
+            self.list(&w, Why::Wanted);
         }
         got
     }
@@ -197,7 +198,7 @@ impl Txn {
 
     fn lose(&mut self, w: &Wanted) {
         if self.level == Level::Serializable {
-            self.list(w);
+            self.list(w, Why::Upgrade);
             if let Queue::Record(_, no) = w.queue {
                 // One that wanted to read would not have written.
                 if w.me.mode >= Mode::NoKeyUpdate || faults::on(Fault::LostReadIsWrite) {
@@ -208,9 +209,9 @@ impl Txn {
     }
 
     /// The transactions that follow in the slot had better take this lock early.
-    fn list(&mut self, w: &Wanted) {
+    fn list(&mut self, w: &Wanted, why: Why) {
         let no = if let Queue::Record(_, no) = w.queue { Some(no) } else { None };
-        self.retry.list(std::ptr::from_ref(w.word) as usize, w.at.table.id, no, w.me.mode);
+        self.retry.list(std::ptr::from_ref(w.word) as usize, w.at.table.id, no, w.me.mode, why);
     }
 
     /// The lock is not to be had at once. If the transaction has locked the row's key alone to look

@@ -283,7 +283,7 @@ impl Txn {
             left_out: LeftOut::default(),
             telemetry: Telemetry::new(slot),
             grouped: Grouped::default(),
-            retry: Retry::default(),
+            retry: Retry::new(),
             intents: IntentSet::default(),
             hot: Hot::new(slot),
             reclamation: Reclamation::default(),

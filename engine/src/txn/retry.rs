@@ -13,7 +13,20 @@ use crate::platform::WaitFor;
 use crate::primitive::Ordering;
 
 /// Locks that are remembered.
-pub(super) const LOSSES: usize = 64;
+const LOSSES: usize = 64;
+
+/// Why a lock is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Why {
+    /// The failed transaction held it.
+    Held,
+    /// It waited for it, and failed.
+    Wanted,
+    /// Its row had changed, which has failed the transaction.
+    Changed,
+    /// An upgrade of it was lost.
+    Upgrade,
+}
 
 /// A lock whose upgrade was lost, or which the transactions that follow had better take early.
 struct Lost {
@@ -25,12 +38,12 @@ struct Lost {
     /// Number of its record, if it is the lock of one.
     no: Option<u64>,
     mode: Mode,
-    /// Has this transaction come to it (INV-FIRST)?
-    met: bool,
+    why: Why,
+    /// Does the next transaction take it first, if it comes to the list (INV-FIRST)?
+    first: bool,
 }
 
 /// The conflicts that the transactions of a slot have lost since one of them committed.
-#[derive(Default)]
 pub(super) struct Retry {
     /// Lost upgrades (INV-LOSER), and what was listed.
     lost: Vec<Lost>,
@@ -56,11 +69,23 @@ pub(super) struct Retry {
 const READERS: u32 = 100;
 
 impl Retry {
+    /// Nothing was lost. It has room for what it may remember: to undo a transaction takes none.
+    pub fn new() -> Retry {
+        Retry {
+            lost: Vec::with_capacity(LOSSES),
+            heir: 0,
+            winner: None,
+            age: 0,
+            only_read: 0,
+            locks_rows: false,
+            thaw_failed: false,
+        }
+    }
+
     /// A transaction begins.
     pub fn begin(&mut self) {
         self.heir = 0;
         self.winner = None;
-        self.lost.iter_mut().for_each(|l| l.met = false);
     }
 
     /// A serializable transaction has committed: had it only read?
@@ -104,33 +129,47 @@ impl Retry {
         }
     }
 
-    /// An upgrade to a mode was lost, or a lock of a row (its number) that the failed transaction
-    /// would rather have taken in this mode when it read.
-    pub fn list(&mut self, word: usize, table: u64, no: Option<u64>, mode: Mode) {
-        match self.lost.iter_mut().find(|l| l.word == word && l.table == table) {
-            Some(l) => l.mode = l.mode.join(mode),
-            None => {
-                if self.lost.len() == LOSSES {
-                    self.lost.remove(0);
-                }
-                self.lost.push(Lost { word, table, no, mode, met: false });
-            }
+    /// A lock that the failed transaction would rather have taken in this mode when it read, with
+    /// the number of its row. False: there is no room for it.
+    pub fn list(&mut self, word: usize, table: u64, no: Option<u64>, mode: Mode, why: Why) -> bool {
+        if let Some(l) = self.lost.iter_mut().find(|l| l.word == word && l.table == table) {
+            (l.mode, l.why, l.first) = (l.mode.join(mode), l.why.max(why), true);
+            return true;
         }
+        if self.lost.len() == LOSSES {
+            match self.lost.iter().position(|l| l.why == Why::Held) {
+                _ if why == Why::Held => return false,
+                Some(held) => self.lost.remove(held),
+                None => self.lost.remove(0),
+            };
+        }
+        self.lost.push(Lost { word, table, no, mode, why, first: true });
+        true
     }
 
-    /// Does the list name the row, and has this transaction not come to its table's list yet?
+    /// The locks that a failed transaction has held are listed anew, or not at all.
+    pub fn forget_held(&mut self) {
+        self.lost.retain(|l| l.why != Why::Held);
+    }
+
+    /// The next transaction takes no lock first: it repeats none that has failed.
+    pub fn forget_first(&mut self) {
+        self.lost.iter_mut().for_each(|l| l.first = false);
+    }
+
+    /// Is the row one of those that are taken first?
     #[inline]
     pub fn is_next(&self, r: RecordRef) -> bool {
-        !self.lost.is_empty() && self.lost.iter().any(|l| !l.met && l.table == r.table.id && l.no == Some(r.no))
+        !self.lost.is_empty() && self.lost.iter().any(|l| l.first && l.table == r.table.id && l.no == Some(r.no))
     }
 
-    /// The rows of a table that are listed, with the modes of their locks, in canonical order. The
-    /// transaction has come to them.
-    pub fn meet(&mut self, table: u64) -> Vec<(u64, Mode)> {
-        let listed = self.lost.iter_mut().filter(|l| l.table == table);
+    /// The rows of a table that are taken first, with the modes of their locks, in canonical order.
+    /// This is done once.
+    pub fn take_first(&mut self, table: u64) -> Vec<(u64, Mode)> {
+        let listed = self.lost.iter_mut().filter(|l| l.table == table && l.first);
         let mut rows: Vec<_> = listed
             .filter_map(|l| {
-                l.met = true;
+                l.first = false;
                 Some((l.no?, l.mode))
             })
             .collect();
@@ -162,9 +201,16 @@ impl Retry {
         }
         if live {
             self.heir = 0;
-        } else if self.mode_of_read(&r.rec.lock, r.table.id, Mode::KeyShare) != Mode::KeyShare {
+        } else if self.was_lost(&r.rec.lock, r.table.id) {
             self.heir = r.table.id;
         }
+    }
+
+    /// Has it failed a transaction that it had been read, and not locked as it should have been?
+    fn was_lost(&self, word: &LockWord, table: u64) -> bool {
+        let word = std::ptr::from_ref(word) as usize;
+        let is_lost = |l: &Lost| l.why >= Why::Changed && l.mode > Mode::KeyShare;
+        !faults::on(Fault::ForgetsLosses) && self.lost.iter().any(|l| l.word == word && l.table == table && is_lost(l))
     }
 
     /// Does the row take the place of a lost one? See [`Retry::note_scanned`].

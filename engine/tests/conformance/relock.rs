@@ -8,6 +8,7 @@ use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::lock::Mode;
 use mixedcc_engine::platform::StopEvent;
+use mixedcc_engine::txn::How;
 use mixedcc_engine::{Error, Policy, Protocol, ProtocolSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -80,19 +81,50 @@ fn locks_after(c: &mut Client, key: i64, fault: Option<Fault>) -> [Option<Mode>;
 
 #[test]
 fn who_failed_for_a_deadlock_takes_all_its_locks_at_the_first_of_these_rows() {
+    let (write, read) = (Some(Mode::NoKeyUpdate), Some(Mode::Share));
+    for (key, fault, wanted) in [
+        (HIGH, Some(Fault::ListUnused), [None, write, None]),
+        (HIGH, None, [write, write, None]),
+        (LOW, None, [write, write, None]),
+        (OTHER, None, [None, None, read]), // it is not listed
+    ] {
+        let (w, recorder) = (world(Protocol::TwoPhase, Policy::Wait), Recorder::new());
+        let mut c = deadlocks(&w, &recorder);
+        assert_eq!(locks_after(&mut c, key, fault), wanted, "{key}, {fault:?}");
+        // It has ended without a failure: the next one repeats nothing.
+        assert_eq!(locks_after(&mut c, HIGH, None)[0], None, "{key}, {fault:?}");
+        assert!(w.records(0).iter().all(|r| r.rec.lock.is_free()));
+    }
+}
+
+#[test]
+fn who_has_committed_repeats_nothing() {
     let (w, recorder) = (world(Protocol::TwoPhase, Policy::Wait), Recorder::new());
     let mut c = deadlocks(&w, &recorder);
-    let (write, read) = (Some(Mode::NoKeyUpdate), Some(Mode::Share));
-    assert_eq!(locks_after(&mut c, HIGH, Some(Fault::ListUnused)), [None, write, None], "the fault");
-    for key in [HIGH, LOW] {
-        assert_eq!(locks_after(&mut c, key, None), [write, write, None]);
-    }
-    assert_eq!(locks_after(&mut c, OTHER, None), [None, None, read], "a row that is not listed");
     c.begin(Mood::Serializable);
     c.update(OTHER, false).expect("nobody is in the way");
     c.commit().expect("nobody is in the way");
-    assert_eq!(locks_after(&mut c, HIGH, None)[0], None, "it has committed");
-    assert!(w.records(0).iter().all(|r| r.rec.lock.is_free()));
+    assert_eq!(locks_after(&mut c, HIGH, None)[0], None);
+}
+
+/// NOWAIT and SKIP LOCKED: a transaction that has locked a row without waiting does not wait for
+/// another one when it reads the row.
+#[test]
+fn who_must_not_wait_takes_nothing_first() {
+    let (w, recorder) = (world(Protocol::TwoPhase, Policy::Wait), Recorder::new());
+    let mut c = deadlocks(&w, &recorder);
+    let mut holder = Client::new(&w, 2, recorder.session(), 9);
+    holder.begin(Mood::Serializable);
+    holder.update(LOW, false).expect("nobody is in the way");
+    c.begin(Mood::Serializable);
+    let row = |key| w.scan(key, key).first().expect("the row is there").1;
+    assert_eq!(c.t.lock_row(&c.p, row(LOW), Mode::Update, How::Try), Err(Error::WouldBlock));
+    c.t.lock_row(&c.p, row(HIGH), Mode::Update, How::Try).expect("nobody is in the way");
+    c.p.threads.fail_at.set(Some(StopEvent::LockWait));
+    c.get(HIGH).expect("it waits for nobody");
+    c.p.threads.fail_at.set(None);
+    c.commit().expect("it has locked a row");
+    holder.commit().expect("nobody is in the way");
 }
 
 /// It waits for the first row, and does not have the others meanwhile.
@@ -142,6 +174,12 @@ fn a_listed_lock_that_would_close_a_circle_is_left_out() {
 /// Under `mocc`, rows that were read under a lock are listed, too.
 #[test]
 fn who_failed_under_mocc_takes_its_locks_first() {
+    for fault in [None, Some(Fault::ListUnused)] {
+        fails_under_mocc(fault);
+    }
+}
+
+fn fails_under_mocc(fault: Option<Fault>) {
     let (w, recorder) = (world(Protocol::Mocc, Policy::Wait), Recorder::new());
     let [mut c, mut winner] = [0, 1].map(|slot| Client::new(&w, slot, recorder.session(), 5));
     c.begin(Mood::Serializable);
@@ -154,8 +192,10 @@ fn who_failed_under_mocc_takes_its_locks_first() {
     assert!(matches!(got, Err(Error::Abort { reason: AbortReason::ReadChanged, .. })), "{got:?}");
     c.abort();
     let (write, read) = (Some(Mode::NoKeyUpdate), Some(Mode::Share));
-    assert_eq!(locks_after(&mut c, HIGH, None), [write, read, None]);
-    assert_eq!(locks_after(&mut c, HIGH, Some(Fault::ListUnused)), [None, read, None], "the fault");
+    assert_eq!(
+        locks_after(&mut c, HIGH, fault),
+        if fault.is_none() { [write, read, None] } else { [None, read, None] }
+    );
 }
 
 /// Where transactions do not wait, a repetition takes no lock before its turn.
