@@ -165,6 +165,8 @@ impl Txn {
         let partition = r.partition();
         let protocols = self.follow(p, partition)?;
         self.lock_listed(p, r, protocols)?;
+        let many = protocols.only_locks_reads() && self.reads.len() >= MOST_KEYS;
+        let why = if why == Reading::Key && many { Reading::Row } else { why };
         let alone = why == Reading::Key;
         let key = why == Reading::Row && protocols.only_locks_reads() && self.looks_at_key(p, r, looked);
         protocols.read(self, p, r, if key { Reading::Key } else { why })?;
