@@ -107,16 +107,22 @@ fn who_has_committed_repeats_nothing() {
     assert_eq!(locks_after(&mut c, HIGH, None)[0], None);
 }
 
+/// The next transaction of a client that failed for a deadlock, and one that has its first row.
+fn beside_a_holder<'w>(w: &'w World, recorder: &Recorder) -> (Client<'w>, Client<'w>) {
+    let mut c = deadlocks(w, recorder);
+    let mut holder = Client::new(w, 2, recorder.session(), 9);
+    holder.begin(Mood::Serializable);
+    holder.update(LOW, false).expect("nobody is in the way");
+    c.begin(Mood::Serializable);
+    (c, holder)
+}
+
 /// NOWAIT and SKIP LOCKED: a transaction that has locked a row without waiting does not wait for
 /// another one when it reads the row.
 #[test]
 fn who_must_not_wait_takes_nothing_first() {
     let (w, recorder) = (world(Protocol::TwoPhase, Policy::Wait), Recorder::new());
-    let mut c = deadlocks(&w, &recorder);
-    let mut holder = Client::new(&w, 2, recorder.session(), 9);
-    holder.begin(Mood::Serializable);
-    holder.update(LOW, false).expect("nobody is in the way");
-    c.begin(Mood::Serializable);
+    let (mut c, mut holder) = beside_a_holder(&w, &recorder);
     let row = |key| w.scan(key, key).first().expect("the row is there").1;
     assert_eq!(c.t.lock_row(&c.p, row(LOW), Mode::Update, How::Try), Err(Error::WouldBlock));
     c.t.lock_row(&c.p, row(HIGH), Mode::Update, How::Try).expect("nobody is in the way");
@@ -131,11 +137,7 @@ fn who_must_not_wait_takes_nothing_first() {
 #[test]
 fn the_locks_are_taken_in_canonical_order() {
     let (w, recorder) = (world(Protocol::TwoPhase, Policy::Wait), Recorder::new());
-    let mut c = deadlocks(&w, &recorder);
-    let mut holder = Client::new(&w, 2, recorder.session(), 9);
-    holder.begin(Mood::Serializable);
-    holder.update(LOW, false).expect("nobody is in the way");
-    c.begin(Mood::Serializable);
+    let (mut c, mut holder) = beside_a_holder(&w, &recorder);
     c.p.threads.fail_at.set(Some(StopEvent::LockWait));
     assert_eq!(c.get(HIGH).map(|_| ()), Err(Error::Injected), "it waits");
     assert_eq!(modes(&c), [None; 3]);
@@ -171,17 +173,9 @@ fn a_listed_lock_that_would_close_a_circle_is_left_out() {
     });
 }
 
-/// Under `mocc`, rows that were read under a lock are listed, too.
-#[test]
-fn who_failed_under_mocc_takes_its_locks_first() {
-    for fault in [None, Some(Fault::ListUnused)] {
-        fails_under_mocc(fault);
-    }
-}
-
-fn fails_under_mocc(fault: Option<Fault>) {
-    let (w, recorder) = (world(Protocol::Mocc, Policy::Wait), Recorder::new());
-    let [mut c, mut winner] = [0, 1].map(|slot| Client::new(&w, slot, recorder.session(), 5));
+/// The client fails under `mocc`: a row that it has read has changed. It has written another one.
+fn fails_under_mocc<'w>(w: &'w World, recorder: &Recorder) -> Client<'w> {
+    let [mut c, mut winner] = [0, 1].map(|slot| Client::new(w, slot, recorder.session(), 5));
     c.begin(Mood::Serializable);
     c.get(HIGH).expect("nobody is in the way");
     c.update(LOW, false).expect("nobody is in the way");
@@ -191,25 +185,19 @@ fn fails_under_mocc(fault: Option<Fault>) {
     let got = c.commit();
     assert!(matches!(got, Err(Error::Abort { reason: AbortReason::ReadChanged, .. })), "{got:?}");
     c.abort();
-    let (write, read) = (Some(Mode::NoKeyUpdate), Some(Mode::Share));
-    assert_eq!(
-        locks_after(&mut c, HIGH, fault),
-        if fault.is_none() { [write, read, None] } else { [None, read, None] }
-    );
+    c
 }
 
-/// Where transactions do not wait, a repetition takes no lock before its turn.
+/// The row that has failed the transaction is taken first, and so is the one that it has written;
+/// not where transactions do not wait.
 #[test]
-fn under_no_wait_nothing_is_taken_first() {
-    let (w, recorder) = (world(Protocol::Mocc, Policy::NoWait), Recorder::new());
-    let [mut c, mut winner] = [0, 1].map(|slot| Client::new(&w, slot, recorder.session(), 5));
-    c.begin(Mood::Serializable);
-    c.get(HIGH).expect("nobody is in the way");
-    c.update(LOW, false).expect("nobody is in the way");
-    winner.begin(Mood::Serializable);
-    winner.update(HIGH, false).expect("nobody is in the way");
-    winner.commit().expect("nobody is in the way");
-    c.commit().expect_err("the row has changed");
-    c.abort();
-    assert_eq!(locks_after(&mut c, HIGH, None)[0], None);
+fn who_failed_under_mocc_takes_its_locks_first() {
+    let (write, read) = (Some(Mode::NoKeyUpdate), Some(Mode::Share));
+    for (policy, fault, of_low) in
+        [(Policy::Wait, None, write), (Policy::Wait, Some(Fault::ListUnused), None), (Policy::NoWait, None, None)]
+    {
+        let (w, recorder) = (world(Protocol::Mocc, policy), Recorder::new());
+        let mut c = fails_under_mocc(&w, &recorder);
+        assert_eq!(locks_after(&mut c, HIGH, fault), [of_low, read, None], "{policy:?}, {fault:?}");
+    }
 }
