@@ -80,6 +80,11 @@ pub trait Platform {
     fn wait_for(&self, who: WaitFor) -> Result<(), Error>;
     /// Becomes the first waiter of a lock. Sleeps while there is another one.
     fn enter_queue(&self, queue: Queue) -> Result<(), Error>;
+    /// May the statement that runs sleep for this lock? If not, it gets [`Error::WouldBlock`], and
+    /// goes on if it can do without the lock.
+    fn may_sleep(&self, _queue: Queue) -> bool {
+        true
+    }
     /// Leaves the queue that was entered last. Must not fail.
     fn leave_queue(&self, queue: Queue);
     /// A nap of a newcomer that stays behind a waiter. It lasts until the next [`Platform::nudge`]

@@ -48,6 +48,8 @@ pub enum Use {
     Key,
     /// The row will be written next.
     Write,
+    /// The statement locks the row, or skips it if it is locked (INV-SKIP). At SERIALIZABLE only.
+    Offer,
 }
 
 /// A row that was found.
@@ -86,22 +88,23 @@ pub unsafe fn by_key<K: Key + ?Sized>(
         let looked = match to {
             Use::Look(columns) => columns,
             Use::Key => Columns::NONE,
-            Use::Write => Columns::ALL,
+            Use::Write | Use::Offer => Columns::ALL,
         };
-        loop {
+        let mut peeks = !matches!(to, Use::Offer);
+        while peeks {
             if let Some(found) = peek(rel, info, pk, key, snapshot, looked) {
                 return Some(Some(found));
             }
-            if !begins_to_look(info) {
-                break;
-            }
+            peeks = begins_to_look(info);
         }
         let (for_write, key_alone) = (matches!(to, Use::Write), matches!(to, Use::Key));
         let why = Why { for_write, scan: ScanId::NONE, looked, key: key_alone };
         let mut bytes = KEY.take();
         bytes.clear();
-        let found = encode(info, pk, key, &mut bytes)
-            .map(|partition| by_bytes(rel, info, pk, &bytes, partition, snapshot, why));
+        let found = encode(info, pk, key, &mut bytes).map(|partition| match to {
+            Use::Offer => offered(info, pk, &bytes, partition, snapshot),
+            _ => by_bytes(rel, info, pk, &bytes, partition, snapshot, why),
+        });
         KEY.set(bytes);
         found
     }
@@ -186,6 +189,25 @@ pub fn of_records<T>(pk: &PrimaryKey, key: &[u8], see: impl FnMut(u64) -> Option
     let bound = Bound::Included(key);
     let mut all = pk.primary.index.scan(bound, bound, Direction::Forward);
     std::iter::from_fn(|| all.next(&PG).map(|(_, no)| no)).find_map(see)
+}
+
+/// The row with a key that is neither protected nor remembered, as it counts only once it is locked
+/// (INV-SKIP). The same for its absence.
+unsafe fn offered(
+    info: &RelInfo,
+    pk: &PrimaryKey,
+    key: &[u8],
+    partition: Option<u16>,
+    snapshot: pg_sys::Snapshot,
+) -> Option<Found> {
+    partitions::touches(info, partition).for_each(|touch| _ = before_lookup(touch));
+    let t = xact::txn();
+    of_records(pk, key, |no| {
+        let r = RecordRef::find(info.table, no)?;
+        // SAFETY: `snapshot` is a valid MVCC snapshot: contract of `by_key`.
+        let version = unsafe { visible::offer(t, r, snapshot) }?;
+        Some(Found { r, version })
+    })
 }
 
 /// What [`by_key`] does with the bytes of the key. `partition`: where the row is or would be, if

@@ -272,7 +272,7 @@ pub unsafe fn index_scan(scan: pg_sys::IndexScanDesc) {
         }
         let (one_row, partition) = index_lookup::examine(scan, info);
         if !f.is_null() {
-            (*f).offers = (*f).skips && !one_row && is_mvcc(snapshot);
+            (*f).offers = (*f).skips && is_mvcc(snapshot);
             if (*f).offers {
                 let before = |touch| ok(xact::txn().before_lookup(&PG, touch));
                 partitions::touches(info, partition).for_each(|touch| _ = before(touch));

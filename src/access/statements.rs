@@ -3,6 +3,7 @@
 use crate::keys::bounds::Interval;
 use crate::keys::codec::Codec;
 use crate::pg::local::Local;
+use crate::state::rel::RelInfo;
 use crate::state::xact;
 use mixedcc_engine::range::Looked;
 use mixedcc_engine::txn::ScanId;
@@ -53,6 +54,9 @@ enum What {
     /// The statement skips the locked rows of a scan, which takes no part in validation. The node
     /// of the scan if it is an index scan; it lives as that of `Looks`.
     Skips { node: *const pg_sys::IndexScanState },
+    /// The statement locks rows of the table with NOWAIT: it sleeps for none of the table's locks.
+    /// By the number that the engine has for the table.
+    Hurries(u64),
 }
 
 /// Of the statements that run.
@@ -213,8 +217,7 @@ unsafe extern "C-unwind" fn gone(arg: *mut core::ffi::c_void) {
 
 unsafe fn watch(estate: *mut pg_sys::EState) {
     let owner = estate as usize;
-    let is_watched =
-        |n: &Note| n.owner == owner && matches!(n.what, What::Looks { .. } | What::Bitmap { .. } | What::Skips { .. });
+    let is_watched = |n: &Note| n.owner == owner && !matches!(n.what, What::Writes | What::Sequential(_));
     if notes().iter().any(is_watched) {
         return;
     }
@@ -251,6 +254,31 @@ pub unsafe fn skips(of: Statement, table: Oid, node: *const pg_sys::IndexScanSta
         unsafe { watch(of.owner as *mut pg_sys::EState) };
     }
     note(of, table, What::Skips { node });
+}
+
+/// The statement locks rows of the table with NOWAIT.
+///
+/// # Safety
+/// As for [`looks`].
+pub unsafe fn hurries(of: Statement, info: &RelInfo) {
+    // SAFETY: `estate` is the state of a running statement (contract of this function).
+    unsafe { watch(of.owner as *mut pg_sys::EState) };
+    hurries_once(of, info);
+}
+
+/// The same for a statement whose only run calls [`end_statement`], or ends with its
+/// (sub)transaction.
+pub fn hurries_once(of: Statement, info: &RelInfo) {
+    note(of, info.oid, What::Hurries(info.table.id));
+}
+
+/// May the statement that runs sleep for locks of this table? It is known by its snapshot: a
+/// function that sees its caller's snapshot may not where the caller may not.
+pub fn may_sleep(table: u64) -> bool {
+    let hurries = |s| notes().iter().any(|n| n.snapshot == s && matches!(n.what, What::Hurries(t) if t == table));
+    // SAFETY: both read variables of this process, which its one thread writes.
+    let active = unsafe { pg_sys::ActiveSnapshotSet().then(|| pg_sys::GetActiveSnapshot() as usize) };
+    !active.is_some_and(hurries)
 }
 
 /// How many scans of the table has the statement whose locked rows it skips?

@@ -407,6 +407,10 @@ unsafe fn note_locks(l: *mut pg_sys::LockRowsState, of: Statement) {
             if (*erm).markType <= pg_sys::RowMarkType::ROW_MARK_NOKEYEXCLUSIVE && rel::is_ours((*erm).relation) {
                 statements::writes(of, (*erm).relid);
             }
+            let nowait = (*erm).waitPolicy == pg_sys::LockWaitPolicy::LockWaitError;
+            if nowait && rel::is_ours((*erm).relation) {
+                statements::hurries(of, rel::info((*erm).relation));
+            }
         }
         note_skips(l, of);
     }
@@ -433,7 +437,8 @@ unsafe fn note_skips(l: *mut pg_sys::LockRowsState, of: Statement) {
         }
         match (*ps).type_ {
             pg_sys::NodeTag::T_IndexScanState => statements::skips(of, (*erm).relid, ps.cast()),
-            pg_sys::NodeTag::T_CustomScanState if range::plan::is_ours((*ps).plan) && customscan::skips(ps.cast()) => {
+            pg_sys::NodeTag::T_CustomScanState if range::plan::is_ours((*ps).plan) => {
+                customscan::skips(ps.cast());
                 statements::skips(of, (*erm).relid, std::ptr::null());
             }
             _ => {}

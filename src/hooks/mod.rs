@@ -10,7 +10,7 @@ mod prewarm;
 mod reports;
 pub mod utility;
 
-use crate::access::{primary, protect, ranges};
+use crate::access::{primary, protect, ranges, statements};
 use crate::admin::options;
 use crate::durable::{live, load};
 use crate::paths::tableam::handler;
@@ -22,6 +22,7 @@ pub fn init() {
         routine: handler::routine(),
         meets: ranges::conditions::meets,
         reached: protect::reached,
+        may_sleep: statements::may_sleep,
         initial_map: options::initial_map,
         primary_spec: primary::spec,
         load: load::load,

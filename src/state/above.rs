@@ -17,6 +17,8 @@ pub struct Above {
     pub meets: unsafe fn(condition: u32, row: *const Version) -> bool,
     /// The last key that a scan of this transaction has read, and whether it reads upwards.
     pub reached: fn(scan: u32) -> Option<(Vec<u8>, bool)>,
+    /// May the statement that runs sleep for locks of this table?
+    pub may_sleep: fn(table: u64) -> bool,
     /// The map that the options of a relation of ours ask for.
     pub initial_map: unsafe fn(pg_sys::Relation) -> NonNull<PartitionMap>,
     /// The spec of the primary index that the PRIMARY KEY of a relation of ours asks for.

@@ -1,7 +1,7 @@
 //! Errors of the engine as errors of PostgreSQL.
 
-use crate::pg::guc;
-use crate::state::xact;
+use crate::pg::{guc, text};
+use crate::state::{platform, rel, xact};
 use mixedcc_engine::error::Error;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -24,7 +24,10 @@ pub fn raise(e: Error) -> ! {
                 .set_hint("The transaction might succeed if retried.")
         }
         Error::WouldBlock => {
-            ErrorReport::new(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, "could not obtain lock on row", "mixedcc")
+            let refused = rel::by_table_id(platform::refused_table());
+            let of = refused.map(|info| format!(" in relation \"{}\"", text::shown(&info.name))).unwrap_or_default();
+            let message = format!("could not obtain lock on row{of}");
+            ErrorReport::new(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, message, "mixedcc")
         }
         Error::OutOfMemory => {
             ErrorReport::new(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, "out of memory for mixedcc tables", "mixedcc")

@@ -203,6 +203,14 @@ pub fn take_deadlock() -> bool {
     DEADLOCK.take()
 }
 
+/// The table for whose lock a statement would not sleep.
+static REFUSED: Local<u64> = Local::new(0);
+
+/// The table of the last lock that was not got because the statement must not sleep for it.
+pub fn refused_table() -> u64 {
+    REFUSED.get()
+}
+
 /// When the naps of a newcomer began, and when it looked last whether a process waits for a lock of
 /// PostgreSQL's that it has.
 static NAPS: Local<Option<(Instant, Instant)>> = Local::new(None);
@@ -273,6 +281,14 @@ impl Platform for Pg {
             unsafe { pg_sys::LockAcquire(&queue_tag(q), pg_sys::ExclusiveLock as i32, false, false) };
         });
         Ok(())
+    }
+    fn may_sleep(&self, q: Queue) -> bool {
+        let (Queue::Record(table, _) | Queue::Partition(table, _) | Queue::Range(table, ..)) = q;
+        let may = (above().may_sleep)(table);
+        if !may {
+            REFUSED.set(table);
+        }
+        may
     }
     fn leave_queue(&self, q: Queue) {
         // SAFETY: `enter_queue` took this lock in this transaction; a lock that is not held is a

@@ -86,8 +86,9 @@ impl Txn {
         Ok(())
     }
 
-    /// Waits for the lock of a hot row. If that closes a circle, a read goes on without the lock.
-    /// A write does not: its commit would close the same circle.
+    /// Waits for the lock of a hot row. If that closes a circle, or if the statement must not
+    /// sleep, a read goes on without the lock. A write does not: its commit would close the same
+    /// circle.
     #[cold]
     pub(super) fn wait_hot(&mut self, p: &dyn Platform, r: RecordRef, mode: Mode, read: bool) -> Result<(), Error> {
         let before = (self.failed, self.retry.winner);
@@ -96,6 +97,7 @@ impl Txn {
                 (self.failed, self.retry.winner) = before;
                 Ok(())
             }
+            Err(Error::WouldBlock) if read => Ok(()),
             got => got,
         }
     }

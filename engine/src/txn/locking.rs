@@ -174,6 +174,9 @@ impl Txn {
             Conflict::Upgrade => return Err(self.upgrade_conflict(w)),
             Conflict::With(_) | Conflict::Behind(_) => {}
         }
+        if !w.p.may_sleep(w.queue) && !faults::on(Fault::SleepsAnyhow) {
+            return Err(Error::WouldBlock);
+        }
         match w.how {
             How::Try => Err(Error::WouldBlock),
             How::Abort(reason) => Err(self.fail(reason, w.at)),

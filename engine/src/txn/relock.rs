@@ -52,7 +52,8 @@ impl Txn {
     }
 
     /// A row is about to be looked up under these protocols. If it is listed, the locks of all
-    /// listed rows of its table come first. A statement that must not wait has its row already.
+    /// listed rows of its table come first, where the statement may sleep for them. One that must
+    /// not sleep has locked its row before, or does without these locks.
     #[inline]
     pub(super) fn lock_listed(&mut self, p: &dyn Platform, r: RecordRef, set: ProtocolSet) -> Result<(), Error> {
         let unused = || faults::on(Fault::ListUnused) || faults::on(Fault::ForgetsLosses);

@@ -19,6 +19,7 @@ mod groups;
 mod heat;
 mod held;
 mod histories;
+mod hurried;
 mod intents;
 mod invariants;
 mod keyed;

@@ -87,6 +87,8 @@ pub struct Jitter {
     pub panic_at: Cell<Option<PanicAt>>,
     /// How it sleeps for other transactions, if not in short naps.
     pub sleeps: RefCell<Option<Box<dyn Fn(WaitFor)>>>,
+    /// Must its statements not sleep for locks?
+    pub hurries: Cell<bool>,
 }
 
 /// Where a platform call unwinds.
@@ -111,6 +113,7 @@ impl Jitter {
             yields: Cell::new(0),
             panic_at: Cell::new(None),
             sleeps: RefCell::default(),
+            hurries: Cell::new(false),
         }
     }
     fn panic_if(&self, at: PanicAt) {
@@ -141,6 +144,9 @@ impl Platform for Jitter {
     fn enter_queue(&self, q: Queue) -> Result<(), Error> {
         self.panic_if(PanicAt::EnterQueue);
         self.threads.enter_queue(q)
+    }
+    fn may_sleep(&self, _: Queue) -> bool {
+        !self.hurries.get()
     }
     fn leave_queue(&self, q: Queue) {
         self.threads.leave_queue(q);

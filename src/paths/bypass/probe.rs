@@ -2,6 +2,7 @@
 
 use super::exec::Exec;
 use super::program::{Key, Program};
+use super::select;
 use crate::access::lookup::{Found, Use};
 use crate::access::{deferred, indexscan, lookup, primary, tuple};
 use crate::pg::{expr, raw, Tid};
@@ -137,6 +138,7 @@ unsafe fn by_primary(
         let pk = primary::usable(table, info).filter(|pk| pk.index == (*p).index)?;
         let key = Values(values, (*p).keys);
         let to = match for_write {
+            true if select::skips(p) => Use::Offer,
             true => Use::Write,
             false if (*p).key_alone => Use::Key,
             false => Use::Look((*p).looked),
@@ -164,8 +166,10 @@ unsafe fn by_index(p: *mut Program, x: *mut Exec, table: pg_sys::Relation, value
         indexscan::wrap(table, index);
         let n = (*p).n_keys as i32;
         let scan = crate::pg::compat::begin_index_scan(table, index, (*x).estate.es_snapshot, n);
+        let for_write = for_write && crate::pg::is_serializable();
+        (*indexscan::fetch_of(scan)).skips = for_write && select::skips(p);
         raw::index_rescan(scan, first, n, std::ptr::null_mut(), 0);
-        if for_write && crate::pg::is_serializable() {
+        if for_write {
             (*indexscan::fetch_of(scan)).for_write = true;
         }
         let found = raw::index_getnext_slot(scan, pg_sys::ScanDirection::ForwardScanDirection, (*p).row);

@@ -6,6 +6,7 @@ use super::{agg, probe};
 use crate::access::statements::{self, Statement};
 use crate::access::{lock, range};
 use crate::pg::{self, expr, raw};
+use crate::state::rel;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, TM_Result};
 use pgrx::prelude::*;
@@ -164,28 +165,49 @@ fn of(x: *mut Exec) -> usize {
     x as usize
 }
 
-/// Opens the scan of the range, if there is one.
+/// Says what the statement does with the rows that it locks, and opens the scan of the range, if
+/// there is one.
 ///
 /// # Safety
-/// `p` runs with the state `x`, and `rel` is its open table. An ERROR jumps over this frame.
-pub(super) unsafe fn start(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation) {
-    // SAFETY: `p` runs with the state `x`, and `rel` is its open table: contract of this function.
+/// `p` runs with the state `x`, and `table` is its open table. An ERROR jumps over this frame.
+pub(super) unsafe fn start(p: *mut Program, x: *mut Exec, table: pg_sys::Relation) {
+    // SAFETY: `p` runs with the state `x`, and `table` is open: contract of this function.
     // `range` is null or a scan that does not run, as the program runs once (INV-BYPASS-ONCE).
     unsafe {
-        if (*p).range.is_null() {
-            return;
-        }
         let e = &raw mut (*x).estate;
-        if (*p).for_write && pg::is_serializable() {
+        let range = (*p).range;
+        if pg::is_serializable() {
             let of = Statement { snapshot: (*e).es_snapshot as usize, owner: of(x) };
-            statements::writes(of, (*p).table);
-            (*(*p).range).skips = (*p).locks && (*p).lock_policy == pg_sys::LockWaitPolicy::LockWaitSkip;
-            if (*(*p).range).skips {
+            if hurries(p) {
+                statements::hurries_once(of, rel::info(table));
+            }
+            if (*p).for_write && !range.is_null() {
+                statements::writes(of, (*p).table);
+            }
+            if skips(p) {
                 statements::skips(of, (*p).table, std::ptr::null());
             }
         }
-        range::open((*p).range, rel, (*p).index, e);
+        if !range.is_null() {
+            (*range).skips = skips(p) && pg::is_serializable();
+            range::open(range, table, (*p).index, e);
+        }
     }
+}
+
+/// Does it lock its rows with NOWAIT?
+unsafe fn hurries(p: *mut Program) -> bool {
+    // SAFETY: `p` is a program (contract of the callers); its fields are plain reads.
+    unsafe { (*p).locks && (*p).lock_policy == pg_sys::LockWaitPolicy::LockWaitError }
+}
+
+/// Does it skip locked rows (INV-SKIP)?
+///
+/// # Safety
+/// A program.
+pub(super) unsafe fn skips(p: *mut Program) -> bool {
+    // SAFETY: `p` is a program (contract of this function); its fields are plain reads.
+    unsafe { (*p).locks && (*p).for_write && (*p).lock_policy == pg_sys::LockWaitPolicy::LockWaitSkip }
 }
 
 /// Finds the next row. `n`: how often it was called.
@@ -204,7 +226,7 @@ pub(super) unsafe fn next(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, 
     }
 }
 
-/// Closes the scan of the range, if there is one.
+/// Closes the scan of the range, if there is one. The statement has run.
 ///
 /// # Safety
 /// As for `start`, which has begun the scan.
@@ -213,8 +235,8 @@ pub(super) unsafe fn stop(p: *mut Program, x: *mut Exec) {
     unsafe {
         if !(*p).range.is_null() {
             range::close((*p).range);
-            statements::end_statement(of(x));
         }
+        statements::end_statement(of(x));
     }
 }
 

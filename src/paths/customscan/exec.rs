@@ -58,6 +58,8 @@ pub struct State {
     found_no: u64,
     /// Was it looked up?
     looked: bool,
+    /// Is that row skipped if it is locked (INV-SKIP)?
+    skips: bool,
     /// The columns of the row that the statement looks at; null before that is asked.
     columns: *const Columns,
     /// Where the look-up stands.
@@ -314,6 +316,7 @@ unsafe fn find_row(s: *mut State) -> Option<Row> {
         let types = std::slice::from_raw_parts((*s).types, (*s).n_values);
         let snapshot = (*(*s).css.ss.ps.state).es_snapshot;
         let to = match xact::mode() == Mode::Serializable {
+            true if (*s).skips => Use::Offer,
             true if statements::will_write(snapshot, info.oid) => Use::Write,
             true => Use::Look(columns_of(s, info)),
             false => Use::Look(Columns::ALL),
@@ -341,19 +344,18 @@ unsafe fn columns_of(s: *mut State, info: &rel::RelInfo) -> Columns {
     }
 }
 
-/// The statement skips the rows of this node that are locked (INV-SKIP). False: the node looks a
-/// key up, which it does as ever.
+/// The statement skips the rows of this node that are locked (INV-SKIP).
 ///
 /// # Safety
 /// A started node of ours.
-pub unsafe fn skips(node: *mut pg_sys::CustomScanState) -> bool {
+pub unsafe fn skips(node: *mut pg_sys::CustomScanState) {
     // SAFETY: `begin` has prepared `node` (contract of this function).
     unsafe {
-        let range = (*node.cast::<State>()).range;
-        if !range.is_null() {
-            (*range).skips = true;
+        let s = node.cast::<State>();
+        (*s).skips = true;
+        if !(*s).range.is_null() {
+            (*(*s).range).skips = true;
         }
-        !range.is_null()
     }
 }
 
