@@ -74,13 +74,20 @@ fn last_of(plan: &[(i64, i64)], fault: Option<Fault>) -> Result<(), Option<Error
     })
 }
 
+/// With the fault the last client falls asleep. It goes on without sleep if one of the others looks
+/// again just before that, finds the deadlock, and fails.
+fn is_overlooked(got: Result<(), Option<Error>>) -> bool {
+    matches!(got, Err(None) | Ok(()))
+}
+
 #[test]
 fn the_last_to_wait_fails() {
     let deadlock = Err(Some(Error::Deadlock));
     // A ring of two, of three, and one beside which somebody else waits for the last.
     for plan in [&[(0, 2), (2, 0)][..], &[(0, 2), (2, 4), (4, 0)], &[(4, 0), (2, 0), (0, 2)]] {
         assert_eq!(last_of(plan, None), deadlock, "{plan:?}");
-        assert_eq!(last_of(plan, Some(Fault::OverlooksCycles)), Err(None), "{plan:?}: the fault");
+        let got = last_of(plan, Some(Fault::OverlooksCycles));
+        assert!(is_overlooked(got), "{plan:?}: the fault: {got:?}");
     }
 }
 
@@ -191,11 +198,13 @@ fn cycles_of_parts_are_found() {
         let writes: Steps = (mood, update, insert);
         let scans_and_updates = scans_and(update);
         assert_eq!(last_gets(writes, scans_and_updates, None), Err(Some(Error::Deadlock)));
-        assert_eq!(last_gets(writes, scans_and_updates, Some(Fault::OverlooksCycles)), Err(None), "the fault");
+        let got = last_gets(writes, scans_and_updates, Some(Fault::OverlooksCycles));
+        assert!(is_overlooked(got), "the fault: {got:?}");
         let got = last_gets(scans_and_updates, writes, None);
         let phantom = matches!(got, Err(Some(Error::Abort { reason: AbortReason::UpgradeConflict, .. })));
         assert!(if mood == Mood::Serializable { phantom } else { got == Err(Some(Error::Deadlock)) }, "{got:?}");
-        assert_eq!(last_gets(scans_and_updates, writes, Some(Fault::OverlooksCycles)), Err(None), "the fault");
+        let got = last_gets(scans_and_updates, writes, Some(Fault::OverlooksCycles));
+        assert!(is_overlooked(got), "the fault: {got:?}");
     }
     let got = last_gets(scans_and(insert), scans_and(|c| c.insert(5).map(|_| ())), None);
     assert!(matches!(got, Err(Some(Error::Abort { reason: AbortReason::UpgradeConflict, .. }))), "{got:?}");
