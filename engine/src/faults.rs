@@ -151,6 +151,8 @@ pub enum Fault {
     LastChangeOnly,
     /// A delete by a look does not look again when it has locked the row.
     DeletesUnlooked,
+    /// A look that has locked its row does not look again.
+    LocksUnlooked,
     /// A validation passes over tombstones, whatever was looked at.
     TombstonePassed,
     /// A validation moves a read up to the newest version, whatever that has changed.
@@ -285,6 +287,8 @@ pub enum Moment {
     EntryWritten,
     /// A scan is about to count the open registrations of a list.
     Counting,
+    /// A look has seen a row, and is about to take the row's lock.
+    Locking,
     /// An insert has judged the records with its key, and its entry is not added yet.
     Judged,
 }

@@ -57,6 +57,8 @@ pub(crate) type AtPartition = Option<fn(&mut Txn, &dyn Platform, Touch) -> Resul
 pub(crate) type AtCommit = Option<fn(&mut Txn, &dyn Platform, &'static Partition) -> Result<(), Error>>;
 /// A phase of a record that is read.
 pub(crate) type AtRead = Option<fn(&mut Txn, &dyn Platform, RecordRef, Reading) -> Result<(), Error>>;
+/// The mode of the lock of a record that is read; `None`: there is none.
+pub(crate) type ModeToRead = Option<fn(&mut Txn, RecordRef, Reading) -> Option<Mode>>;
 /// A phase of a record that is written.
 pub(crate) type AtWrite = Option<fn(&mut Txn, &dyn Platform, RecordRef, Mode) -> Result<(), Error>>;
 /// A phase of the commit of a write that replaces a version.
@@ -88,7 +90,8 @@ pub(crate) trait Rules {
     /// Of today's protocols only `2pl` has it. It is apart from `LOCKS_WRITES` because a protocol
     /// may lock what it writes and validate what it reads.
     const LOCKS_READS: bool = false;
-    /// A row is locked before a write of it is buffered, and the lock is held to the end.
+    /// A row is locked before a write of it is buffered, and the lock is held to the end. Where a
+    /// protocol locks reads too, and the transaction holds that lock, `WRITE` may be left out.
     const LOCKS_WRITES: bool = false;
     /// A scan locks the ranges that it covers and publishes the parts of others that it reads;
     /// writers of every level lock the range of their key and wait for such parts.
@@ -114,6 +117,9 @@ pub(crate) trait Rules {
     const BEFORE_SCAN: AtPartition = None;
     /// A record will be read.
     const READ: AtRead = None;
+    /// The mode in which `READ` locks the record, if that is all that it does. Then a look takes
+    /// the lock where it is free (INV-LOCKED-LOOK).
+    const MODE_TO_READ: ModeToRead = None;
     /// A record will get a buffered write.
     const WRITE: AtWrite = None;
     /// A write was buffered: its number.

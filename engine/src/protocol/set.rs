@@ -218,6 +218,13 @@ impl ProtocolSet {
         each!(self, read in R => R::READ, read(t, p, r, why)?);
         Ok(())
     }
+    /// The mode in which a set that only locks reads does so, where a look may take the lock.
+    #[inline]
+    pub(crate) fn mode_to_read(self, t: &mut Txn, r: RecordRef, why: Reading) -> Option<Mode> {
+        let mut mode = None;
+        each!(self, to_read in R => R::MODE_TO_READ, mode = mode.max(to_read(t, r, why)));
+        mode.filter(|_| self.0.count_ones() == 1)
+    }
     pub(crate) fn write(self, t: &mut Txn, p: &dyn Platform, r: RecordRef, mode: Mode) -> Result<(), Error> {
         each!(self, write in R => R::WRITE, write(t, p, r, mode)?);
         Ok(())

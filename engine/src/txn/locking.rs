@@ -92,6 +92,29 @@ impl Txn {
         Ok(())
     }
 
+    /// What [`Txn::lock_record`] does for a read, or for a write outside of savepoints, if the lock
+    /// is to be had at once. It neither fails nor unwinds, and does not call the platform. For a
+    /// transaction that has lost no conflict of late (INV-LOSER).
+    #[inline]
+    pub(super) fn lock_at_hand(&mut self, r: RecordRef, mode: Mode, read: bool) -> bool {
+        if !read && self.depth > 1 {
+            return false; // the lock may end with the savepoint
+        }
+        let Some(tag) = self.locks.tag_at_hand() else { return false };
+        if r.partition().policy() == Policy::WaitDie {
+            self.retry.publish_age(&self.owner);
+        }
+        let word: &'static LockWord = &r.rec.lock;
+        let me = Holder { slot: self.slot, mode, tag };
+        let Ok(got) = word.try_acquire(self.e.region, me, Claim::Now) else { return false };
+        if !read {
+            self.acts = true;
+            self.note_write_lock(r, mode, got);
+        }
+        self.locks.add(word, Some(r), mode, 0, got);
+        true
+    }
+
     /// Locks a partition for its protocols. Serializable transactions keep the order of partitions:
     /// where they would have to wait against it, they end with 40001. Other transactions wait.
     pub(crate) fn lock_partition(&mut self, p: &dyn Platform, at: Touch) -> Result<(), Error> {

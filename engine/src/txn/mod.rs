@@ -74,6 +74,7 @@ pub use logged::LoggedWrite;
 pub use owner::Owner;
 pub use predicate::{Bounds, OpenEnd, PredicateView, ScanId, MAX_PREDICATES};
 pub use present::Present;
+pub use read::Peek;
 pub use recovered::{Before, Recovered, RecoveredWrites};
 pub use scan::{Look, LookPosition, Scan};
 pub use versions::Committed;

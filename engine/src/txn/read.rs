@@ -14,23 +14,55 @@
 //! one of its versions has a CSN at or below that, and no tombstone came before the look.
 //!
 //! **INV-PEEK**: A read by a look follows the partition's protocols before it looks, and needs no
-//! lock that the transaction does not hold. It sees a settled version (INV-SETTLED), and remembers
-//! it like any read.
+//! lock that the transaction does not hold, or that is not free at once. It sees a settled version
+//! (INV-SETTLED), and remembers it like any read.
+//!
+//! **INV-LOCKED-LOOK**: A look that takes a lock looks again under it, and tells what it has seen
+//! only if that is the newest version still. From then on the lock keeps it so, as after a read
+//! that has waited for it. What the caller has found out about that version holds for the row. If
+//! its key was compared, then the row with that key is there, and no other transaction deletes or
+//! moves it before this one ends. A key has one row at most (INV-UNIQUE), so no other row with it
+//! can appear to the transaction, and neither a range nor a gap needs protection. If another
+//! version is there, or none, the look tells nothing. The lock stays: a read of the row takes the
+//! same one, and a lock more than needed is always right. Absence is proved and protected by the
+//! search that follows.
 
 use super::versions::{is_tombstone, settled, settled_in};
 use super::{RecordRef, Txn};
 use crate::csn::Csn;
 use crate::error::Error;
-use crate::faults::{self, Fault};
+use crate::faults::{self, Fault, Moment};
 use crate::open::Seen;
 use crate::platform::{Platform, StopEvent};
-use crate::protocol::{Reading, Touch};
+use crate::protocol::{ProtocolSet, Reading, Touch};
 use crate::range::{Columns, Position};
 use crate::record::Version;
 use std::ptr::NonNull;
 
 /// A transaction that remembers so many reads locks rows for its next looks.
 const MOST_KEYS: usize = 1000;
+
+/// What a row is looked at for, by its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peek {
+    /// These columns of it (INV-LOOKED).
+    Columns(Columns),
+    /// Its key alone (INV-EXISTS).
+    Key,
+    /// It will be written next.
+    Write,
+}
+
+impl Peek {
+    #[inline]
+    fn reading(self) -> (Reading, Columns) {
+        match self {
+            Peek::Columns(looked) => (Reading::Row, looked),
+            Peek::Key => (Reading::Key, Columns::NONE),
+            Peek::Write => (Reading::ToWrite, Columns::ALL),
+        }
+    }
+}
 
 impl Txn {
     /// The version that a snapshot sees; tombstones and absence are `None`.
@@ -133,7 +165,7 @@ impl Txn {
         looked: Columns,
     ) -> Result<Option<NonNull<Version>>, Error> {
         p.stop_event(StopEvent::Read)?;
-        if let Some(v) = self.peek_row(r, looked) {
+        if let Some(v) = self.peek_as(p, r, why, looked) {
             return Ok(Some(v));
         }
         if r.rec.head().is_null() {
@@ -165,11 +197,10 @@ impl Txn {
         let partition = r.partition();
         let protocols = self.follow(p, partition)?;
         self.lock_listed(p, r, protocols)?;
-        let many = protocols.only_locks_reads() && self.reads.len() >= MOST_KEYS;
-        let why = if why == Reading::Key && many { Reading::Row } else { why };
-        let alone = why == Reading::Key;
-        let key = why == Reading::Row && protocols.only_locks_reads() && self.looks_at_key(p, r, looked);
-        protocols.read(self, p, r, if key { Reading::Key } else { why })?;
+        let locks = self.reading_as(p, r, (why, looked), protocols);
+        let key = locks == Reading::Key;
+        let alone = why == Reading::Key && key;
+        protocols.read(self, p, r, locks)?;
         self.touch(partition).reads += 1;
         self.sample_access(r, false);
         let Some((v, csn)) = self.newest_settled(p, r)? else {
@@ -179,7 +210,7 @@ impl Txn {
         // A deleted row stays deleted: only live versions can change before we commit. (VACUUM may
         // take the record meanwhile.)
         let live = !is_tombstone(v);
-        let remembers = protocols.validates_reads() || (key || alone) && !faults::on(Fault::KeyLookForgotten);
+        let remembers = protocols.validates_reads() || key && !faults::on(Fault::KeyLookForgotten);
         if live && remembers && !self.trusts_heat(r) {
             self.reads.add_new(r, v, looked);
         }
@@ -194,6 +225,24 @@ impl Txn {
             self.passed_over();
         }
         Ok(Some(v).filter(|_| live))
+    }
+
+    /// As what a look-up reads a row where only locks protect that, or where others do, too. One
+    /// of the key alone is remembered.
+    #[inline]
+    fn reading_as(
+        &self,
+        p: &dyn Platform,
+        r: RecordRef,
+        (why, looked): (Reading, Columns),
+        protocols: ProtocolSet,
+    ) -> Reading {
+        match why {
+            _ if !protocols.only_locks_reads() => why,
+            Reading::Key if self.reads.len() >= MOST_KEYS => Reading::Row,
+            Reading::Row if self.looks_at_key(p, r, looked) => Reading::Key,
+            why => why,
+        }
     }
 
     /// Does a look-up of these columns lock the key of the row alone? It may always do so
@@ -264,16 +313,23 @@ impl Txn {
         Ok(Some(version))
     }
 
-    /// What [`Txn::read`] or [`Txn::read_columns`] would return of a row that this transaction has
-    /// not written, if a look at it is enough to know that; else `None`. It neither fails nor
-    /// unwinds, and does not call the platform.
+    /// What [`Txn::read`], [`Txn::read_columns`] or [`Txn::read_key`] would return, of a row that
+    /// this transaction has not written. `None` if a look at it is not enough to know that, with a
+    /// lock that is free. It neither fails nor unwinds, and asks the platform for nothing but
+    /// [`Platform::freezes_readers`].
     ///
     /// INV-PEEK: the transaction follows the partition's protocols before it looks at the row, and
-    /// they want no lock that it does not hold. The newest version is settled (INV-SETTLED), so
+    /// holds the lock that they want, or takes it. The newest version is settled (INV-SETTLED), so
     /// that it is valid together with all that was read before. Its commit was done at the last
     /// look (INV-DEPENDS).
     #[inline]
-    pub fn peek_row(&mut self, r: RecordRef, looked: Columns) -> Option<NonNull<Version>> {
+    pub fn peek_row(&mut self, p: &dyn Platform, r: RecordRef, to: Peek) -> Option<NonNull<Version>> {
+        let (why, looked) = to.reading();
+        self.peek_as(p, r, why, looked)
+    }
+
+    #[inline]
+    fn peek_as(&mut self, p: &dyn Platform, r: RecordRef, why: Reading, looked: Columns) -> Option<NonNull<Version>> {
         if !self.following {
             return self.peek_frozen(r, Some(looked))?;
         }
@@ -285,19 +341,60 @@ impl Txn {
         let plain = self.plain();
         let t = self.follow_also(partition);
         if t.may_lock_to_read() {
-            return self.peek_cool(r, plain, looked);
+            return self.peek_or_lock(p, r, plain, (why, looked));
         }
         self.peek_settled(r, plain, looked)
     }
 
     /// [`Txn::peek_row`] where rows may be locked before they are read.
     #[inline(never)]
-    fn peek_cool(&mut self, r: RecordRef, plain: Csn, looked: Columns) -> Option<NonNull<Version>> {
-        let locks = self.touch(r.partition()).locks_to_read() || self.wants_hot(r);
-        if locks {
+    fn peek_or_lock(
+        &mut self,
+        p: &dyn Platform,
+        r: RecordRef,
+        plain: Csn,
+        (why, looked): (Reading, Columns),
+    ) -> Option<NonNull<Version>> {
+        let t = self.touch(r.partition());
+        let (set, locks) = (t.set, t.locks_to_read());
+        if set.only_locks_reads() {
+            return self.peek_locking(p, r, plain, (why, looked), set);
+        }
+        if locks || self.wants_hot(r) {
             return None;
         }
         self.peek_settled(r, plain, looked)
+    }
+
+    /// [`Txn::peek_row`] where a lock protects the read: takes it if it is free (INV-LOCKED-LOOK).
+    /// One that has lost conflicts of late takes other locks, which may have to be waited for.
+    fn peek_locking(
+        &mut self,
+        p: &dyn Platform,
+        r: RecordRef,
+        plain: Csn,
+        (why, looked): (Reading, Columns),
+        set: ProtocolSet,
+    ) -> Option<NonNull<Version>> {
+        let v = settled(r.rec.head(), plain)??;
+        if self.retry.has_lost() || faults::on(Fault::EarlyRelease) {
+            return None;
+        }
+        let why = self.reading_as(p, r, (why, looked), set);
+        let mode = set.mode_to_read(self, r, why)?;
+        faults::reached(Moment::Locking);
+        if !self.lock_at_hand(r, mode, why != Reading::ToWrite) {
+            return None;
+        }
+        if r.rec.head() != v.as_ptr() && !faults::on(Fault::LocksUnlooked) {
+            return None;
+        }
+        self.touch(r.partition()).reads += 1;
+        if why == Reading::Key && !faults::on(Fault::KeyLookForgotten) {
+            self.reads.add_new(r, v, looked);
+        }
+        self.sample_access(r, false);
+        Some(v)
     }
 
     #[inline(always)]

@@ -157,6 +157,12 @@ impl Retry {
         self.lost.iter_mut().for_each(|l| l.first = false);
     }
 
+    /// Is any lock remembered, or are looks of keys to lock rows?
+    #[inline]
+    pub fn has_lost(&self) -> bool {
+        !self.lost.is_empty() || self.locks_rows
+    }
+
     /// Is the row one of those that are taken first?
     #[inline]
     pub fn is_next(&self, r: RecordRef) -> bool {

@@ -176,7 +176,7 @@ impl Txn {
         at_once: bool,
     ) -> Result<Option<Committed>, Error> {
         p.stop_event(StopEvent::Write)?;
-        if let Some(v) = (!at_once).then(|| self.peek_to_write(r)).flatten() {
+        if let Some(v) = (!at_once).then(|| self.peek_to_write(r, mode)).flatten() {
             // SAFETY: INV-RETIRE: we are pinned, and have reached the version under that pin.
             return Ok(Some((v, unsafe { v.as_ref() }.stamp().0)));
         }
@@ -215,18 +215,29 @@ impl Txn {
     /// the commit that we do not hold. The newest version is settled (INV-SETTLED): it is
     /// committed, and no later than `valid`.
     #[inline]
-    pub fn peek_to_write(&mut self, r: RecordRef) -> Option<NonNull<Version>> {
+    pub fn peek_to_write(&mut self, r: RecordRef, mode: Mode) -> Option<NonNull<Version>> {
         if self.level != Level::Serializable || !self.following {
             return None;
         }
         let plain = self.plain();
         let t = self.follow_also(r.partition());
-        if t.locks_to_write() {
+        if t.locks_to_write() && !(t.set.only_locks_reads() && self.holds_to_write(r, mode)) {
             return None;
         }
         let v = settled(r.rec.head(), plain)??;
         self.sample_access(r, true);
         Some(v)
+    }
+
+    /// Do we hold the lock that a write of the row wants, where that is all it wants before the
+    /// commit? A look for the write has taken it, as a rule.
+    #[inline]
+    fn holds_to_write(&mut self, r: RecordRef, mode: Mode) -> bool {
+        let holds = r.rec.lock.held_by(self.slot).is_some_and(|h| h.mode.covers(mode));
+        if holds {
+            self.note_write_lock(r, mode, Acquired::Held);
+        }
+        holds
     }
 
     /// Memory for a version, as [`Txn::new_version`], if there is some without freeing any first.

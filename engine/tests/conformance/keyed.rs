@@ -15,7 +15,7 @@ use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::range::{Columns, Looked};
 use mixedcc_engine::record::Version;
 use mixedcc_engine::threads::{Block, Waits};
-use mixedcc_engine::txn::{Look, OpenEnd, Own, Row as Found, RowScan, Scan, ScanId, WriteKind as Kind, PRIMARY};
+use mixedcc_engine::txn::{Look, OpenEnd, Own, Peek, Row as Found, RowScan, Scan, ScanId, WriteKind as Kind, PRIMARY};
 use mixedcc_engine::{Engine, Error, Level, Policy, Protocol, ProtocolSet, RecordRef, Table, Txn};
 use std::cell::Cell;
 use std::ops::Bound;
@@ -158,7 +158,7 @@ impl<'w> Client<'w> {
                 return None;
             }
             let version = match snapshot {
-                None => t.peek_row(r, Columns::ALL)?,
+                None => t.peek_row(&self.p, r, if for_write { Peek::Write } else { Peek::Columns(Columns::ALL) })?,
                 Some(csn) => t.peek_snapshot(r, open::Seen::prefix(csn))??,
             };
             (version == newest).then_some(Found { r, version, own: false })
@@ -379,7 +379,8 @@ fn run(l: &Load) -> (History, u64) {
     let rows = last.scan(0, KEYS - 1, Direction::Forward, usize::MAX).expect("a last scan");
     last.commit().expect("a read-only commit");
     assert_eq!(rows as u64, w.table.rows(), "rows and entries");
-    let guesses = l.order == 0 && l.sets.contains(&ProtocolSet::of(Protocol::Occ));
+    let guesses =
+        l.order == 0 && [Protocol::Occ, Protocol::TwoPhase].iter().any(|p| l.sets.contains(&ProtocolSet::of(*p)));
     assert!(!guesses || w.guessed.load(Ordering::Relaxed) > 100, "guesses were not tried");
     assert!(
         l.fault.is_some() || l.unproved || w.table.len() < 2000,
@@ -483,14 +484,16 @@ fn keyed_faults_are_found() {
 /// INV-GUESS: a reader that relies on a hint without proof reads rows of other keys.
 #[test]
 fn keyed_guesses_without_a_proof_are_found() {
-    let load = |i: u64| Load {
-        sets: vec![ProtocolSet::of(Protocol::Occ)],
-        policy: Policy::Wait,
-        order: 0,
-        ranges: true,
-        seed: 2000 + i,
-        fault: None,
-        unproved: true,
-    };
-    assert!(find_anomaly_in(5, |i| run(&load(i)).0).is_some());
+    for protocol in [Protocol::Occ, Protocol::TwoPhase] {
+        let load = |i: u64| Load {
+            sets: vec![ProtocolSet::of(protocol)],
+            policy: Policy::Wait,
+            order: 0,
+            ranges: true,
+            seed: 2000 + i,
+            fault: None,
+            unproved: true,
+        };
+        assert!(find_anomaly_in(5, |i| run(&load(i)).0).is_some(), "{protocol:?}");
+    }
 }

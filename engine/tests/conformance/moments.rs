@@ -8,12 +8,13 @@ use crate::world::{Jitter, World, WIDTH};
 use mixedcc_engine::checker::Recorder;
 use mixedcc_engine::csn::{Csn, SlotId, Stamp};
 use mixedcc_engine::faults::{self, Fault, Moment};
+use mixedcc_engine::lock::Mode;
 use mixedcc_engine::open::Seen;
 use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
-use mixedcc_engine::range::{Dormancy, Look, Looked, Ring, RING_SIZE};
+use mixedcc_engine::range::{Columns, Dormancy, Look, Looked, Ring, RING_SIZE};
 use mixedcc_engine::retire::RetireQueue;
 use mixedcc_engine::threads::Block;
-use mixedcc_engine::txn::{OpenEnd, Scan};
+use mixedcc_engine::txn::{OpenEnd, Peek, Scan};
 use mixedcc_engine::{Error, Policy, Protocol, ProtocolSet};
 use std::cell::{Cell, RefCell};
 use std::ops::Bound::Included;
@@ -58,8 +59,12 @@ fn finds(fault: Fault, is_right: impl Fn() -> bool) {
     assert!(!with(Some(fault), &is_right), "{fault:?} was not found");
 }
 
+fn under(p: Protocol) -> &'static World {
+    Box::leak(Box::new(World::new(&[ProtocolSet::of(p)], Policy::Wait, 4)))
+}
+
 fn occ() -> &'static World {
-    Box::leak(Box::new(World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 4)))
+    under(Protocol::Occ)
 }
 
 /// A process pins right behind the look of a reclaimer at its slot, and the clock goes on: memory
@@ -329,6 +334,45 @@ fn a_registration_that_comes_and_goes_does_not_stand_for_an_open_one() {
         faults::at(Moment::Counting, move || ring.register(passing).finish(passing, Stamp::ABORTED));
         ring.list().position().looks_at(0)
     });
+}
+
+/// A row is replaced or deleted between the look at it and the lock that the look takes
+/// (INV-LOCKED-LOOK). The transaction then reads what its lock protects.
+#[test]
+fn a_look_that_locks_its_row_looks_again() {
+    for (deletes, peek) in
+        [Peek::Columns(Columns::ALL), Peek::Key, Peek::Write].into_iter().flat_map(|p| [(false, p), (true, p)])
+    {
+        finds(Fault::LocksUnlooked, || {
+            let (w, recorder) = (under(Protocol::TwoPhase), Recorder::new());
+            let client = |slot| Client::new(w, slot, recorder.session(), 7);
+            let (mut reader, mut writer) = (client(0), client(1));
+            let r = w.records(2)[0];
+            reader.begin(Mood::Serializable);
+            reader.t.begin_following(&reader.p).expect("no switch");
+            let fault = [Fault::LocksUnlooked].into_iter().find(|f| faults::on(*f));
+            faults::at(Moment::Locking, move || {
+                faults::set(None);
+                writer.begin(Mood::Serializable);
+                let done = if deletes { writer.delete(2, false, false) } else { writer.update(2, false) };
+                assert_eq!(done.and_then(|found| writer.commit().map(|()| found)), Ok(true));
+                faults::set(fault);
+            });
+            let seen = reader.t.peek_row(&reader.p, r, peek);
+            // The lock is there in any case, and the row stays as it is now.
+            let mode = r.rec.lock.held_by(0).map(|h| h.mode);
+            assert_eq!(mode.map(|m| m >= Mode::NoKeyUpdate), Some(peek == Peek::Write), "{mode:?}");
+            let (newest, p) = (r.rec.head(), &reader.p);
+            let read = match (seen, peek) {
+                (Some(v), _) => Ok(Some(v)),
+                (None, Peek::Key) => reader.t.read_key(p, r),
+                (None, _) => reader.t.read(p, r, peek == Peek::Write),
+            };
+            reader.abort();
+            assert!(r.rec.lock.is_free());
+            read.expect("it has read nothing else").map(|v| v.as_ptr()) == Some(newest).filter(|_| !deletes)
+        });
+    }
 }
 
 /// A commit has planned its registrations. Then an index gets new boundaries, and a transaction

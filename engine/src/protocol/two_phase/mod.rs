@@ -5,7 +5,7 @@
 use crate::error::Error;
 use crate::lock::Mode;
 use crate::platform::Platform;
-use crate::protocol::rules::{AtRead, AtWrite};
+use crate::protocol::rules::{AtRead, AtWrite, ModeToRead};
 use crate::protocol::{Phase, Policy, Reading, Rules};
 use crate::txn::{How, RecordRef, Txn};
 
@@ -24,6 +24,7 @@ impl Rules for TwoPhase {
     }
 
     const READ: AtRead = Some(lock_to_read);
+    const MODE_TO_READ: ModeToRead = Some(mode_to_read);
     const WRITE: AtWrite = Some(|t, p, r, mode| lock(t, p, r, mode, false));
 }
 
@@ -32,15 +33,19 @@ impl Rules for TwoPhase {
 /// lock of its own. A scan that looks at keys keeps deletes and moves out, and lets updates in
 /// place go on.
 fn lock_to_read(t: &mut Txn, p: &dyn Platform, r: RecordRef, why: Reading) -> Result<(), Error> {
+    match mode_to_read(t, r, why) {
+        Some(mode) => lock(t, p, r, mode, why != Reading::ToWrite),
+        None => Ok(()),
+    }
+}
+
+fn mode_to_read(t: &mut Txn, r: RecordRef, why: Reading) -> Option<Mode> {
     match why {
-        Reading::Row => {
-            let mode = t.mode_to_read(r);
-            lock(t, p, r, mode, true)
-        }
-        Reading::ScannedRow => lock(t, p, r, Mode::Share, true),
-        Reading::Key => lock(t, p, r, Mode::KeyShare, true),
-        Reading::RowInLockedRange => Ok(()),
-        Reading::ToWrite => lock(t, p, r, Mode::NoKeyUpdate, false),
+        Reading::Row => Some(t.mode_to_read(r)),
+        Reading::ScannedRow => Some(Mode::Share),
+        Reading::Key => Some(Mode::KeyShare),
+        Reading::RowInLockedRange => None,
+        Reading::ToWrite => Some(Mode::NoKeyUpdate),
     }
 }
 
