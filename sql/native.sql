@@ -361,6 +361,52 @@ SELECT * FROM na_guessed();
 DROP FUNCTION na_guessed;
 DROP TABLE na_guess, na_one;
 
+-- Keys of one hint: of 1 and 102334156 the hints are the same, and so on. Under each protocol a look-up finds its own row, or none.
+CREATE TABLE na_hint (k int PRIMARY KEY, v int) USING mixedcc;
+CREATE FUNCTION na_hinted() RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    seen text := '';
+    n int;
+    i int;
+BEGIN
+    FOREACH i IN ARRAY '{1,102334156,2,866988876,5,102334160}'::int[] LOOP
+        SELECT v INTO n FROM na_hint WHERE k = i;
+        seen := concat_ws(' ', seen, coalesce(n, 0), coalesce(mixedcc.get_value(NULL::int, NULL::na_hint, 'v', i), 0));
+        UPDATE na_hint SET v = v + 1 WHERE k = i;
+        seen := concat_ws(' ', seen, CASE WHEN FOUND THEN 'u' ELSE '-' END, CASE WHEN mixedcc.add(NULL::na_hint, 'v', 1, i) THEN 'a' ELSE '-' END);
+    END LOOP;
+    RETURN seen;
+END $$;
+CREATE PROCEDURE na_hint_each(switches text[]) LANGUAGE plpgsql AS $$
+DECLARE
+    protocol text;
+    first    text;
+    other    text;
+BEGIN
+    FOREACH protocol IN ARRAY switches LOOP
+        PERFORM mixedcc.set_protocol('na_hint', protocol);
+        PERFORM mixedcc.await_switches();
+        COMMIT;
+        DELETE FROM na_hint;
+        INSERT INTO na_hint VALUES (1, 10), (866988876, 20), (5, 30);
+        COMMIT;
+        SET TRANSACTION ISOLATION LEVEL SERIALIZABLE;
+        first := na_hinted();
+        COMMIT;
+        INSERT INTO na_hint VALUES (102334156, 40), (2, 50), (102334160, 60);
+        DELETE FROM na_hint WHERE k IN (1, 5);
+        COMMIT;
+        SET TRANSACTION ISOLATION LEVEL SERIALIZABLE;
+        other := na_hinted();
+        COMMIT;
+        RAISE NOTICE '%: % | %', protocol, first, other;
+    END LOOP;
+END $$;
+CALL na_hint_each('{occ,2pl,mocc,2pl,partcc}');
+DROP PROCEDURE na_hint_each;
+DROP FUNCTION na_hinted;
+DROP TABLE na_hint;
+
 DROP FUNCTION na_move, na_log CASCADE;
 DROP TABLE na_acc, na_full, na_heap, na_nokey;
 DROP ROLE na_user;

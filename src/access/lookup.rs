@@ -19,7 +19,7 @@ use mixedcc_engine::key::Short;
 use mixedcc_engine::open::Seen;
 use mixedcc_engine::range::Columns;
 use mixedcc_engine::record::Version;
-use mixedcc_engine::txn::ScanId;
+use mixedcc_engine::txn::{Peek, ScanId};
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::ops::Bound;
@@ -50,6 +50,17 @@ pub enum Use {
     Write,
     /// The statement locks the row, or skips it if it is locked (INV-SKIP). At SERIALIZABLE only.
     Offer,
+}
+
+impl Use {
+    #[inline]
+    fn peek(self) -> Peek {
+        match self {
+            Use::Look(columns) => Peek::Columns(columns),
+            Use::Key => Peek::Key,
+            Use::Write | Use::Offer => Peek::Write,
+        }
+    }
 }
 
 /// A row that was found.
@@ -90,15 +101,18 @@ pub unsafe fn by_key<K: Key + ?Sized>(
             Use::Key => Columns::NONE,
             Use::Write | Use::Offer => Columns::ALL,
         };
-        let mut peeks = !matches!(to, Use::Offer);
+        let (mut peeks, mut missed) = (!matches!(to, Use::Offer), None);
         while peeks {
-            if let Some(found) = peek(rel, info, pk, key, snapshot, looked) {
+            if let Some(found) = peek_or_miss(rel, info, pk, key, snapshot, to, &mut missed) {
                 return Some(Some(found));
             }
             peeks = begins_to_look(info);
         }
         let (for_write, key_alone) = (matches!(to, Use::Write), matches!(to, Use::Key));
         let why = Why { for_write, scan: ScanId::NONE, looked, key: key_alone };
+        if let Some(found) = missed.and_then(|r| by_guess(rel, pk, key, r, snapshot, why)) {
+            return Some(Some(found));
+        }
         let mut bytes = KEY.take();
         bytes.clear();
         let found = encode(info, pk, key, &mut bytes).map(|partition| match to {
@@ -120,20 +134,46 @@ fn begins_to_look(info: &RelInfo) -> bool {
     if xact::mode() != Mode::Serializable || t.is_frozen() {
         return starts;
     }
-    let follows = !t.is_following() && !locks_first(info);
+    let follows = !t.is_following() && !locks_partitions(info);
     if follows {
         ok(t.begin_following(&PG));
     }
     follows
 }
 
-/// Do the table's rows, or its partitions, want a lock before they are read? A hint, from its first
-/// partition: then the first look-up of a transaction does not begin with a look, which would tell
-/// nothing without that lock.
+/// Do the table's partitions want a lock before they are touched? A hint, from the first one: then
+/// the first look-up of a transaction does not begin with a look, which would tell nothing without
+/// that lock.
 #[inline]
-fn locks_first(info: &RelInfo) -> bool {
-    let protocols = info.table.map().partitions()[0].protocols();
-    protocols.locks_reads() || protocols.locks_partitions()
+fn locks_partitions(info: &RelInfo) -> bool {
+    info.table.map().partitions()[0].protocols().locks_partitions()
+}
+
+/// The row of a record that has the key, by a guess, and of which a look has not told enough: by a
+/// read, which may wait. It is right if what it sees has the key in its own columns (INV-GUESS of
+/// the engine). It is not where partitions are locked, because they have an order, which only the
+/// key tells. Without a row the tree is searched.
+#[cold]
+unsafe fn by_guess<K: Key + ?Sized>(
+    rel: pg_sys::Relation,
+    pk: &PrimaryKey,
+    key: &K,
+    r: RecordRef,
+    snapshot: pg_sys::Snapshot,
+    why: Why,
+) -> Option<Found> {
+    let mode = xact::mode();
+    if mode != Mode::Serializable || r.partition().protocols().locks_partitions() {
+        return None;
+    }
+    // SAFETY: `rel`, `pk`, `key` and `snapshot` belong together (contract of `by_key`). The version
+    // is reached under our pin (INV-RETIRE), or our own.
+    unsafe {
+        let version = visible::mvcc(xact::txn(), mode, r, snapshot, why)?;
+        let value = |i| key.value(i);
+        let has_key = pk.codec.has_ints(value, |at| tuple::value_of(version, (*rel).rd_att, at));
+        has_key.then_some(Found { r, version })
+    }
 }
 
 /// The bytes of a key, if all of its values compare exactly; and its partition, if that is known.
@@ -262,15 +302,19 @@ unsafe fn by_bytes(
     None
 }
 
-/// What [`by_key`] would find of a record with a key of a few bytes of integers, where looking at
-/// it is all that it would do; else `None`, also if there is no such row. Neither fails nor
-/// unwinds, and calls no function of users. A row that is found needs no look at its partition
-/// before (INV-PEEK); otherwise the row is looked for again, after that.
+/// What [`by_key`] would find of a record with a key of a few bytes of integers. `None` if it would
+/// do more than look at it and take a lock that is free, and also if there is no such row. Neither
+/// fails nor unwinds, and calls no function of users. A row that is
+/// found needs no look at its partition before (INV-PEEK); otherwise the row is looked for again,
+/// after that.
 ///
 /// A guess leads to the record (INV-GUESS of the engine) or the tree. A guess is right if a version
 /// that is visible has the key in its own columns: a PRIMARY KEY is checked at once, so no snapshot
 /// sees two rows with one key. The only record that the tree has of a key need not be asked
-/// (INV-PRIMARY).
+/// (INV-PRIMARY). Where a row is locked to be read, it is the one that is seen that has the key,
+/// and it is seen under the lock (INV-LOCKED-LOOK of the engine). A record that turns out not to be
+/// the row stays locked. As a rule its row has the key all the same, and the search after this
+/// meets it again.
 ///
 /// # Safety
 /// As for [`by_key`]; nothing that PostgreSQL does is under way between the look at `pk` and this.
@@ -281,8 +325,25 @@ pub unsafe fn peek<K: Key + ?Sized>(
     pk: &PrimaryKey,
     key: &K,
     snapshot: pg_sys::Snapshot,
-    looked: Columns,
+    to: Use,
 ) -> Option<Found> {
+    // SAFETY: the contract of this function.
+    unsafe { peek_or_miss(rel, info, pk, key, snapshot, to, &mut None) }
+}
+
+/// [`peek`]. `missed`: a record whose newest version has the key, and of which the look has not
+/// told enough.
+#[inline]
+unsafe fn peek_or_miss<K: Key + ?Sized>(
+    rel: pg_sys::Relation,
+    info: &RelInfo,
+    pk: &PrimaryKey,
+    key: &K,
+    snapshot: pg_sys::Snapshot,
+    to: Use,
+    missed: &mut Option<RecordRef>,
+) -> Option<Found> {
+    *missed = None;
     let value = |i| key.value(i);
     let key = pk.codec.short(key.len(), value)?;
     let t = xact::running().filter(|_| !stop::is_on())?;
@@ -300,45 +361,52 @@ pub unsafe fn peek<K: Key + ?Sized>(
     // SAFETY: `rel` is open, and `pk` its key (contract of this function): the row type has its
     // columns. `guessed` has versions of its table, under our pin (INV-RETIRE).
     let has_key = |v| unsafe { pk.codec.has_ints(value, |at| tuple::value_of(v, (*rel).rd_att, at)) };
-    if let Some(found) = pk.primary.find_by_hint(key, |no| guessed(t, info, no, (seen, looked), has_key)) {
+    if let Some(found) = pk.primary.find_by_hint(key, |no| guessed(t, info, no, (seen, to), has_key, missed)) {
         return Some(found);
     }
-    searched(t, info, pk, key, (seen, looked))
+    if missed.is_some() && seen.is_none() {
+        return None; // as a rule, the tree has the same record
+    }
+    searched(t, info, pk, key, (seen, to))
 }
 
 /// The visible row of a record that this transaction has not written, where a look at its newest
-/// version tells it. `seen`: of the snapshot, `None` at SERIALIZABLE, where `looked` counts.
+/// version tells it. `seen`: of the snapshot, `None` at SERIALIZABLE, where the use counts.
 #[inline]
-fn look(t: &mut Txn, r: RecordRef, (seen, looked): (Option<Seen<'_>>, Columns)) -> Option<NonNull<Version>> {
+fn look(t: &mut Txn, r: RecordRef, (seen, to): (Option<Seen<'_>>, Use)) -> Option<NonNull<Version>> {
     if t.last_write(r).is_some() {
         return None;
     }
     match seen {
-        None => t.peek_row(r, looked),
+        None => t.peek_row(&PG, r, to.peek()),
         Some(seen) => t.peek_snapshot(r, seen)?,
     }
 }
 
 /// The row of a record that was guessed, if it is right: whose newest version has the key, and is
-/// the one that is seen.
-#[inline]
+/// the one that is seen. Otherwise `missed` is the record, if that has the key.
+#[inline(always)]
 fn guessed(
     t: &mut Txn,
     info: &RelInfo,
     no: u64,
-    as_seen: (Option<Seen<'_>>, Columns),
+    as_seen: (Option<Seen<'_>>, Use),
     has_key: impl Fn(NonNull<Version>) -> bool,
+    missed: &mut Option<RecordRef>,
 ) -> Option<Found> {
     let r = RecordRef::find(info.table, no)?;
     // A pending version is complete too (INV-VERSION). So for the sake of another row nothing is
     // followed, or read.
     let newest = NonNull::new(r.rec.head())?;
     // SAFETY: `newest` is reached under our pin (INV-RETIRE).
-    if unsafe { newest.as_ref() }.is_tombstone() || !has_key(newest) {
+    if unsafe { newest.as_ref() }.is_tombstone() || !(has_key(newest) || faults::on(Fault::GuessUnproved)) {
         return None;
     }
-    let version = look(t, r, as_seen).filter(|v| *v == newest)?;
-    Some(Found { r, version })
+    let version = look(t, r, as_seen).filter(|v| *v == newest);
+    if version.is_none() {
+        *missed = Some(r);
+    }
+    version.map(|version| Found { r, version })
 }
 
 /// The row of the only record that the tree has of a key.
@@ -348,7 +416,7 @@ fn searched(
     info: &RelInfo,
     pk: &PrimaryKey,
     key: Short,
-    as_seen: (Option<Seen<'_>>, Columns),
+    as_seen: (Option<Seen<'_>>, Use),
 ) -> Option<Found> {
     let mut few = [0; FEW];
     if pk.primary.index.few_short(key, &mut few)? != 1 {

@@ -34,6 +34,8 @@ pub enum Fault {
     MovesNotFollowed,
     /// A look-up of a row that is to be written looks at none of its columns.
     WrittenByColumn,
+    /// A row that a hint leads to is taken without a look at its key.
+    GuessUnproved,
     /// Whole rows and system columns are not looked at.
     WholeRowForgotten,
     /// What a statement returns is not looked at.
@@ -153,7 +155,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 67] = [
+    const OURS: [(&str, Fault); 68] = [
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),
@@ -167,6 +169,7 @@ mod switch {
         ("undone_forgotten", Fault::UndoneForgotten),
         ("moves_not_followed", Fault::MovesNotFollowed),
         ("written_by_column", Fault::WrittenByColumn),
+        ("guess_unproved", Fault::GuessUnproved),
         ("whole_row_forgotten", Fault::WholeRowForgotten),
         ("list_forgotten", Fault::ListForgotten),
         ("conditions_forgotten", Fault::ConditionsForgotten),

@@ -20,10 +20,11 @@ use super::interface::Modify;
 use super::row;
 use super::table::{self, Table};
 use super::{moment, Call, Column};
-use crate::access::lookup::{self, Found, Key};
+use crate::access::lookup::{self, Found, Key, Use};
 use crate::access::{changes, looked, mixture, primary, ranges, tuple};
 use crate::pg::{self, compat};
 use crate::state::{rel, xact};
+use mixedcc_engine::lock::Mode;
 use mixedcc_engine::range;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::c_void;
@@ -41,7 +42,7 @@ unsafe fn find<K: Key + ?Sized>(table: &Table, key: &K, snapshot: pg_sys::Snapsh
     // over. `snapshot` is of a command that has begun (`begin_quickly`).
     unsafe {
         let info = rel::known(rel)?;
-        let found = lookup::peek(rel, info, primary::known(info)?, key, snapshot, range::Columns::ALL)?;
+        let found = lookup::peek(rel, info, primary::known(info)?, key, snapshot, Use::Look(range::Columns::ALL))?;
         Some(Row { rel, found })
     }
 }
@@ -130,7 +131,7 @@ unsafe fn find_to_update<'a, K: Key + ?Sized>(
     // look is over. `snapshot` is of a command that has begun (`begin_quickly`).
     unsafe {
         let info = rel::known(rel)?;
-        let found = lookup::peek(rel, info, primary::known(info)?, key, snapshot, range::Columns::ALL)?;
+        let found = lookup::peek(rel, info, primary::known(info)?, key, snapshot, Use::Write)?;
         Some(Target { table, definition: table.definition(), row: Row { rel, found } })
     }
 }
@@ -155,7 +156,7 @@ impl Target<'_> {
                 || changes::are_logged(rel)
                 || !ranges::nothing_to_note(info)
                 || t.last_write(r).is_some()
-                || t.peek_to_write(r) != Some(old)
+                || t.peek_to_write(r, Mode::NoKeyUpdate) != Some(old)
             {
                 return None;
             }
