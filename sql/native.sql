@@ -361,7 +361,7 @@ SELECT * FROM na_guessed();
 DROP FUNCTION na_guessed;
 DROP TABLE na_guess, na_one;
 
--- Keys of one hint: of 1 and 102334156 the hints are the same, and so on. Under each protocol a look-up finds its own row, or none.
+-- Keys of one hint: of 20000000 and 351160282 the hints are the same, and so on. Under each protocol a look-up finds its own row, or none.
 CREATE TABLE na_hint (k int PRIMARY KEY, v int) USING mixedcc;
 CREATE FUNCTION na_hinted() RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -369,7 +369,7 @@ DECLARE
     n int;
     i int;
 BEGIN
-    FOREACH i IN ARRAY '{1,102334156,2,866988876,5,102334160}'::int[] LOOP
+    FOREACH i IN ARRAY '{20000000,351160282,20000001,351160283,20000002,2124226201}'::int[] LOOP
         SELECT v INTO n FROM na_hint WHERE k = i;
         seen := concat_ws(' ', seen, coalesce(n, 0), coalesce(mixedcc.get_value(NULL::int, NULL::na_hint, 'v', i), 0));
         UPDATE na_hint SET v = v + 1 WHERE k = i;
@@ -388,13 +388,13 @@ BEGIN
         PERFORM mixedcc.await_switches();
         COMMIT;
         DELETE FROM na_hint;
-        INSERT INTO na_hint VALUES (1, 10), (866988876, 20), (5, 30);
+        INSERT INTO na_hint VALUES (20000000, 10), (351160283, 20), (20000002, 30);
         COMMIT;
         SET TRANSACTION ISOLATION LEVEL SERIALIZABLE;
         first := na_hinted();
         COMMIT;
-        INSERT INTO na_hint VALUES (102334156, 40), (2, 50), (102334160, 60);
-        DELETE FROM na_hint WHERE k IN (1, 5);
+        INSERT INTO na_hint VALUES (351160282, 40), (20000001, 50), (2124226201, 60);
+        DELETE FROM na_hint WHERE k IN (20000000, 20000002);
         COMMIT;
         SET TRANSACTION ISOLATION LEVEL SERIALIZABLE;
         other := na_hinted();
