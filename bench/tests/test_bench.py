@@ -104,6 +104,22 @@ class Goals(unittest.TestCase):
                 self.assertIn(goal.measured, labels)
                 self.assertIn(goal.base, labels)
 
+    def test_documents_have_the_goals_that_runs_print(self):
+        document = (BENCH_DIR / "docs" / "statements.md").read_text(encoding="utf-8")
+        by_run, by_count = document.split("## Instructions\n")
+        by_count = by_count.split("\n*Without PostgreSQL's serializable isolation*")[0]
+        goals = [(test.name, goal) for test in workloads.TESTS for goal in test.goals]
+        goals += [(workloads.MEMORY_TEST, goal) for goal in workloads.MEMORY_GOALS]
+        for text, column, known in ((by_run, 2, goals), (by_count, 1, workloads.instruction_goals())):
+            rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| `")]
+            self.assertGreater(len(rows), 12)
+            for row in rows:
+                name = row[0].split("`")[1]
+                numbers = [g.at_most if g.at_most is not None else g.at_least for n, g in known if n == name]
+                for number in filter(None, row[column].split("; ")):
+                    with self.subTest(name=name, number=number):
+                        self.assertTrue(any(math.isclose(float(number), goal, abs_tol=0.001) for goal in numbers))
+
     def test_each_script_exists(self):
         for test in workloads.TESTS:
             for variant in test.variants:
