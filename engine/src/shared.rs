@@ -38,6 +38,14 @@ pub use points::{Needs, PinWords};
 #[repr(C, align(128))]
 pub struct Padded<T>(pub T);
 
+/// The bytes of a cache line.
+pub const LINE: usize = 64;
+
+/// A mark in a `repr(C)` struct: the next field begins a cache line. The struct needs memory that
+/// is aligned to lines, as the region gives it.
+#[repr(C, align(64))]
+pub struct NextLine;
+
 /// The value of a slot's pin when it has none.
 pub const UNPINNED: u64 = u64::MAX;
 

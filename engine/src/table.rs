@@ -22,12 +22,14 @@ use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::{Policy, ProtocolSet};
 use crate::range::TableRanges;
 use crate::record::{Record, REC_DEAD, REC_FREE, REC_USED, REC_VACUUM};
-use crate::shared::Engine;
+use crate::shared::{Engine, NextLine, LINE};
+use std::mem::offset_of;
 use std::ptr::NonNull;
 
 pub use changing::Changing;
 
-/// A table in the shared region.
+/// A table in the shared region. Words that inserts and VACUUM write share no cache line with words
+/// that each access reads.
 #[repr(C)]
 pub struct Table {
     /// Unique in this incarnation of the shared block.
@@ -35,7 +37,35 @@ pub struct Table {
     /// The platform's identifier of the storage. For PostgreSQL: tablespace, database, relation
     /// file.
     pub key: [u32; 4],
+    map: AtomicPtr<PartitionMap>,
+    /// The primary index, if there is one.
+    primary: AtomicPtr<Primary>,
+    /// What a permanent table has beside its records.
+    durable: AtomicPtr<Durable>,
+    /// Do transactions look at some columns of its rows alone?
+    looked_at: AtomicU32,
+    /// A word for the platform. In PostgreSQL: is a warning due that the table starts empty?
+    pub note: AtomicU32,
+    /// The logical ranges of its indexes.
+    pub(crate) ranged: TableRanges,
+    /// The columns that updates in place change.
+    pub changing: Changing,
     records: TidDirectory,
+    /// Changes of the primary index that can still be undone.
+    changes: AtomicU32,
+    /// A word for the platform. In PostgreSQL: does a prepared transaction keep a change of the
+    /// table?
+    pub kept: AtomicU32,
+    /// A word for the platform. In PostgreSQL: what prepared transactions of before the start kept
+    /// of the table when it was loaded.
+    pub recovered: AtomicU32,
+    /// The next dropped table.
+    pub(crate) next_dropped: AtomicPtr<Table>,
+    pub(crate) dropped_at: AtomicU64,
+    /// A name for messages, if the platform has given one.
+    pub name: Name,
+
+    _written_by_inserts: NextLine,
     /// The number of records ever used: record numbers below it exist.
     next: AtomicU64,
     /// The latch of the lists of free records.
@@ -47,42 +77,27 @@ pub struct Table {
     limbo: AtomicU32,
     /// The first record that was freed since. These become the next `limbo`.
     given: AtomicU32,
-    /// A word for the platform. In PostgreSQL: is a warning due that the table starts empty?
-    pub note: AtomicU32,
     limbo_csn: AtomicU64,
     given_csn: AtomicU64,
-    map: AtomicPtr<PartitionMap>,
-    /// The logical ranges of its indexes.
-    pub(crate) ranged: TableRanges,
-    /// The primary index, if there is one.
-    primary: AtomicPtr<Primary>,
-    /// What a permanent table has beside its records.
-    durable: AtomicPtr<Durable>,
-    /// The columns that updates in place change.
-    pub changing: Changing,
-    /// Changes of the primary index that can still be undone.
-    changes: AtomicU32,
-    /// A word for the platform. In PostgreSQL: does a prepared transaction keep a change of the
-    /// table?
-    pub kept: AtomicU32,
-    /// A word for the platform. In PostgreSQL: what prepared transactions of before the start kept
-    /// of the table when it was loaded.
-    pub recovered: AtomicU32,
-    /// Do transactions look at some columns of its rows alone?
-    looked_at: AtomicU32,
-    /// Dead records whose entries wait to be removed from the primary index.
-    pub(crate) dead_entries: DeadEntries,
     /// The approximate number of records that VACUUM has not freed yet: their insert was aborted or
     /// their row is deleted.
     pub dead: AtomicU64,
+
+    _written_by_deletes: NextLine,
+    /// Dead records whose entries wait to be removed from the primary index.
+    pub(crate) dead_entries: DeadEntries,
+
+    _written_by_samples: NextLine,
     /// What the rows of one transaction have in common.
     pub together: Together,
-    /// The next dropped table.
-    pub(crate) next_dropped: AtomicPtr<Table>,
-    pub(crate) dropped_at: AtomicU64,
-    /// A name for messages, if the platform has given one.
-    pub name: Name,
 }
+#[cfg(not(loom))]
+const _: () = assert!(
+    offset_of!(Table, next).is_multiple_of(LINE)
+        && offset_of!(Table, dead) < offset_of!(Table, next) + LINE
+        && offset_of!(Table, dead_entries).is_multiple_of(LINE)
+        && offset_of!(Table, together).is_multiple_of(LINE)
+);
 
 /// Counts down the pieces of memory that this slice may still free. Returns false if there are
 /// none.

@@ -247,13 +247,17 @@ pub fn looked(snapshot: pg_sys::Snapshot, table: Oid, scan: pg_sys::IndexScanDes
 /// index scan, or null.
 ///
 /// # Safety
-/// As for [`looks`], if there is a node.
+/// As for [`looks`].
 pub unsafe fn skips(of: Statement, table: Oid, node: *const pg_sys::IndexScanState) {
-    if !node.is_null() {
-        // SAFETY: `estate` is the state of a running statement (contract of this function).
-        unsafe { watch(of.owner as *mut pg_sys::EState) };
-    }
+    // SAFETY: `estate` is the state of a running statement (contract of this function).
+    unsafe { watch(of.owner as *mut pg_sys::EState) };
     note(of, table, What::Skips { node });
+}
+
+/// The same for a statement whose only run calls [`end_statement`], or ends with its
+/// (sub)transaction.
+pub fn skips_once(of: Statement, table: Oid) {
+    note(of, table, What::Skips { node: std::ptr::null() });
 }
 
 /// The statement locks rows of the table with NOWAIT.
@@ -266,8 +270,7 @@ pub unsafe fn hurries(of: Statement, info: &RelInfo) {
     hurries_once(of, info);
 }
 
-/// The same for a statement whose only run calls [`end_statement`], or ends with its
-/// (sub)transaction.
+/// The same for a statement like those of [`skips_once`].
 pub fn hurries_once(of: Statement, info: &RelInfo) {
     note(of, info.oid, What::Hurries(info.table.id));
 }

@@ -48,8 +48,9 @@ use crate::csn::SlotId;
 use crate::memory::OutOfMemory;
 use crate::platform::Platform;
 use crate::primitive::{AtomicPtr, AtomicU64, Ordering};
-use crate::shared::Engine;
+use crate::shared::{Engine, NextLine, LINE};
 use node::{Node, NodeRef};
+use std::mem::offset_of;
 use std::ops::Bound;
 use std::ptr::NonNull;
 
@@ -60,14 +61,17 @@ use std::ptr::NonNull;
 #[repr(C)]
 pub struct Index {
     root: AtomicPtr<Node>,
+    order: u32,
+    _pad: u32,
+
+    // Each insert writes it; look-ups read the words before it.
+    _counters: NextLine,
     /// The number of entries, approximately.
     len: AtomicU64,
     /// The size in bytes of the nodes and of the keys outside nodes.
     bytes: AtomicU64,
-    order: u32,
-    _pad: u32,
 }
-const _: () = assert!(cfg!(loom) || size_of::<Index>() == 32);
+const _: () = assert!(cfg!(loom) || size_of::<Index>() == 2 * LINE && offset_of!(Index, len) == LINE);
 
 impl Index {
     /// The room in the queue of retired memory that one [`Index::remove`] may need.
@@ -98,7 +102,8 @@ impl Index {
         let bytes = AtomicU64::new(NodeRef::bytes(0) as u64);
         // SAFETY: INV-M1: by this function's contract the memory is writable and not in use.
         unsafe {
-            this.write(Index { root: AtomicPtr::new(root.as_ptr()), len: AtomicU64::new(0), bytes, order, _pad: 0 });
+            let (root, len) = (AtomicPtr::new(root.as_ptr()), AtomicU64::new(0));
+            this.write(Index { root, order, _pad: 0, _counters: NextLine, len, bytes });
         }
         Ok(())
     }

@@ -70,7 +70,7 @@ impl Txn {
         read: bool,
     ) -> Result<(), Error> {
         let depth = if read || self.depth <= 1 { 0 } else { self.depth };
-        let mode = if read { self.retry.mode_of_read(&r.rec.lock, r.table.id, mode) } else { mode };
+        let mode = if read { self.mode_of_read(r, mode) } else { mode };
         let tag = if depth == 0 { self.locks.tag_at_commit(p)? } else { p.lock_tag() };
         let me = Holder { slot: self.slot, mode, tag };
         if how == How::Policy(Policy::WaitDie) {
@@ -113,6 +113,18 @@ impl Txn {
         }
         self.locks.add(word, Some(r), mode, 0, got);
         true
+    }
+
+    /// The mode of a read's lock: stronger where a former transaction has lost the row. A lock for
+    /// writing that is held is enough.
+    #[inline]
+    fn mode_of_read(&self, r: RecordRef, mode: Mode) -> Mode {
+        let stronger = self.retry.mode_of_read(&r.rec.lock, r.table.id, mode);
+        let writes = || r.rec.lock.held_by(self.slot).is_some_and(|h| h.mode >= Mode::NoKeyUpdate);
+        if stronger != mode && writes() {
+            return mode;
+        }
+        stronger
     }
 
     /// Locks a partition for its protocols. Serializable transactions keep the order of partitions:

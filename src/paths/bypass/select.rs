@@ -185,7 +185,7 @@ pub(super) unsafe fn start(p: *mut Program, x: *mut Exec, table: pg_sys::Relatio
                 statements::writes(of, (*p).table);
             }
             if skips(p) {
-                statements::skips(of, (*p).table, std::ptr::null());
+                statements::skips_once(of, (*p).table);
             }
         }
         if !range.is_null() {
