@@ -74,6 +74,18 @@ class Objects(unittest.TestCase):
                              ("e::record::settle", "rows: link, stamp")):
             self.assertEqual(self.what(site + behind, "add", "mixedcc.so"), wanted)
 
+    def test_what_an_insert_changes_is_named(self):
+        for site, kind, wanted in (
+                ("e::table::Table::take_record'e::txn::write::<impl e::txn::Txn>::insert", "cmpxchg", "table: its next record"),
+                ("e::index::insert::<impl e::index::Index>::put'x", "inc", "primary index: its number of entries"),
+                ("e::index::word::VersionWord::latch'e::index::insert::<impl e::index::Index>::put", "cmpxchg",
+                 "primary index: latches of leaves"),
+                ("e::range::ring::List<E>::register'e::range::inserted::Inserts::register", "xadd",
+                 "rings of inserts: tail and count"),
+                ("e::range::ring::List<E>::register'e::range::inserted::Inserts::register", "xchg", "ranges: lists of writes"),
+                ("e::record::Record::set_head'e::txn::write::<impl e::txn::Txn>::insert", "xchg", "rows: link, stamp")):
+            self.assertEqual(self.what(site, kind, "mixedcc.so"), wanted)
+
     def test_changes_are_those_of_one_transaction(self):
         counts = collections.Counter({atomics.Site("mixedcc.so", "e::take_csn'prepare", "xadd"): 100,
                                       atomics.Site("mixedcc.so", "e::pin'e::take_csn'prepare", "xadd"): 100,
