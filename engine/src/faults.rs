@@ -11,6 +11,8 @@ pub enum Fault {
     ForgetsLosses,
     /// A transaction that repeats takes its locks as it comes to them.
     ListUnused,
+    /// ROLLBACK TO lowers a lock below what a read has made of it.
+    LoweredTooFar,
     /// A statement sleeps for a lock although it must not.
     SleepsAnyhow,
     /// A read does not expect a write, whatever was seen before.

@@ -251,9 +251,11 @@ impl LockSet {
     /// Releases the write locks of subtransactions at `depth` and deeper. Read locks stay. Where
     /// `reads`, the transaction may have read the record under its write lock: then the record
     /// stays locked for reading. A lock of the key stays one: others may hold modes beside it that
-    /// no reader's lock of the row goes with.
+    /// no reader's lock of the row goes with. A read may have made it stronger since: then its
+    /// entry comes later, and stays.
     pub fn release_from(&mut self, owner: &Owner, depth: u32, reads: impl Fn(RecordRef) -> bool) {
         for i in (self.mark(depth)..self.all.len()).rev() {
+            let stays = self.made_stronger(owner, i);
             let l = &mut self.all[i];
             if l.depth < depth {
                 continue;
@@ -261,6 +263,7 @@ impl LockSet {
             let weaker = l.previous.is_none_or(|h| h.mode < Mode::Share);
             if weaker && l.rec.is_some_and(&reads) {
                 let mode = if faults::on(Fault::KeyIsShared) { Mode::Share } else { l.mode.min(Mode::Share) };
+                let mode = stays.map_or(mode, |m| mode.max(m));
                 l.word.release(owner.e.region, owner.slot, Some(Holder { slot: owner.slot, mode, tag: 0 }));
                 (l.mode, l.depth) = (mode, 0);
             } else {
@@ -269,6 +272,17 @@ impl LockSet {
             }
         }
         self.marks.truncate(depth as usize);
+    }
+
+    /// The strongest mode of the entries behind this one for the same lock, if there are some.
+    fn made_stronger(&self, owner: &Owner, i: usize) -> Option<Mode> {
+        let l = &self.all[i];
+        let held = l.word.held_by(owner.slot)?;
+        if held.mode == l.mode || faults::on(Fault::LoweredTooFar) {
+            return None;
+        }
+        let same = |k: &&LockEntry| std::ptr::eq(k.word, l.word);
+        self.all[i + 1..].iter().filter(same).map(|k| k.mode).max()
     }
 
     /// Locks that the subtransaction at `depth` took under the tag `from` have the tag `to` now.

@@ -235,6 +235,7 @@ impl Txn {
     fn holds_to_write(&mut self, r: RecordRef, mode: Mode) -> bool {
         let holds = r.rec.lock.held_by(self.slot).is_some_and(|h| h.mode.covers(mode));
         if holds {
+            self.acts = true;
             self.note_write_lock(r, mode, Acquired::Held);
         }
         holds

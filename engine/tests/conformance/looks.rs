@@ -275,6 +275,29 @@ fn a_locked_key_is_no_locked_row_after_rollback_to() {
     }
 }
 
+/// A key is locked in a savepoint, then the row is read or looked at for a write. After ROLLBACK TO
+/// the row is locked for the read.
+#[test]
+fn a_read_keeps_its_lock_after_rollback_to() {
+    for (for_write, fault) in [(false, None), (true, None), (false, Some(Fault::LoweredTooFar))] {
+        let w = world(Protocol::TwoPhase, Policy::NoWait, &[], 16);
+        let r = Recorder::new();
+        let mut reader = session(&w, &r, 0);
+        reader.begin(Mood::Serializable);
+        reader.savepoint();
+        let row = record(&w, KEY);
+        reader.t.lock_row(&reader.p, row, Mode::KeyShare, How::Try).expect("nobody is in the way");
+        reader.t.read(&reader.p, row, for_write).expect("nobody is in the way");
+        faults::set(fault);
+        reader.end_savepoint(false);
+        faults::set(None);
+        let wanted = if fault.is_none() { Mode::Share } else { Mode::KeyShare };
+        assert_eq!(mode_of(&reader), Some(wanted), "for a write: {for_write}");
+        reader.abort();
+        assert!(record(&w, KEY).rec.lock.is_free());
+    }
+}
+
 /// What a transaction reads in order to write or lock it is compared as a whole.
 #[test]
 fn what_will_be_written_or_locked_is_looked_at_as_a_whole() {
