@@ -43,6 +43,8 @@ RULES = (
     Rule(_M, "commit", "statistics of partitions, samples", r"^[^']*(stats::Sampled::|Telemetry::mark_access)", "all", 16),
     Rule(_M, "commit", "statistics of partitions, striped by slot", r"^[^']*(txn::telemetry::|partition::stats::)", "all", 128),
     Rule(_M, "reclaim", "memory: shared pages and lists", r"^[^']*memory::arena", "all"),
+    # The end of a transaction gives its locks up; under `partcc` these are of partitions.
+    Rule(_M, "lock", "row locks", r"^[^']*(peek_or_lock|Txn::reset')", ROW, kind="cmpxchg"),
     Rule(_M, "reclaim", "own retire queue, magazines", r"^[^']*(Txn::reset|RetireQueue)", OWN),
     # One ring for each of the 16 partitions.
     Rule(_M, "commit", "rings of inserts: tail and count", r"^[^']*List<E>::register'[^']*Inserts::register", "all", 16, "xadd"),
