@@ -21,7 +21,7 @@ OWN, ROW, OTHER = "own", "row", "other"  # scopes that are no station
 @dataclasses.dataclass(frozen=True)
 class Rule:
     """Sites whose chain matches change this object. lines: over how many lines its changes
-    spread."""
+    spread, in a table or, if each, in each partition."""
 
     part: str  # mixedcc or PostgreSQL
     phase: str
@@ -30,6 +30,11 @@ class Rule:
     scope: str = "all"  # "all" transactions use the same lines; own: this process's; row: a row's or page's
     lines: int = 1
     kind: str = ""
+    each: bool = False
+
+    def spread(self, partitions: int) -> int:
+        """The number of lines in a table with so many partitions."""
+        return self.lines * (partitions if self.each else 1)
 
 
 _M, _P = "mixedcc", "PostgreSQL"
@@ -39,19 +44,21 @@ RULES = (
     Rule(_M, "commit", "own slot: word, pin", "take_csn", OWN),
     Rule(_M, "begin", "own slot: word, pin, epoch",
          r"(Txn::begin|xact::start|Txn::(start_)?follow|Engine::pin|Engine::snapshot|Txn::renew)", OWN),
-    # Eight stripes for each of the 16 partitions of these tables; samples have none.
-    Rule(_M, "commit", "statistics of partitions, samples", r"^[^']*(stats::Sampled::|Telemetry::mark_access)", "all", 16),
-    Rule(_M, "commit", "statistics of partitions, striped by slot", r"^[^']*(txn::telemetry::|partition::stats::)", "all", 128),
+    # A partition has eight stripes of counters; samples have none.
+    Rule(_M, "commit", "statistics of partitions, samples", r"^[^']*(stats::Sampled::|Telemetry::mark_access)", each=True),
+    Rule(_M, "commit", "statistics of partitions, striped by slot", r"^[^']*(txn::telemetry::|partition::stats::)", "all", 8, each=True),
     Rule(_M, "reclaim", "memory: shared pages and lists", r"^[^']*memory::arena", "all"),
     # The end of a transaction gives its locks up; under `partcc` these are of partitions.
     Rule(_M, "lock", "row locks", r"^[^']*(peek_or_lock|Txn::reset')", ROW, kind="cmpxchg"),
     Rule(_M, "reclaim", "own retire queue, magazines", r"^[^']*(Txn::reset|RetireQueue)", OWN),
-    # One ring for each of the 16 partitions.
-    Rule(_M, "commit", "rings of inserts: tail and count", r"^[^']*List<E>::register'[^']*Inserts::register", "all", 16, "xadd"),
-    Rule(_M, "commit", "rings of inserts: tail and count", r"^[^']*ring::finish", "all", 16, "inc"),
+    # A ring's three counters have a line each.
+    Rule(_M, "commit", "rings of inserts: tail", r"^[^']*List<E>::register'[^']*Inserts::register", kind="xadd", each=True),
+    Rule(_M, "commit", "rings of inserts: finished", r"^[^']*ring::finish", kind="inc", each=True),
+    Rule(_M, "commit", "rings of inserts: evicted", r"^[^']*ring::note_evicted", kind="cmpxchg", each=True),
     Rule(_M, "commit", "ranges: lists of writes", r"^[^']*(Ring|range::|register)", ROW),
-    Rule(_M, "insert", "table: its next record", r"^[^']*Table::take_record", "all", kind="cmpxchg"),
-    Rule(_M, "insert", "primary index: its number of entries", r"^[^']*Index>::(put|insert_key|split)", "all", kind="inc|add"),
+    Rule(_M, "insert", "table: its next record", r"^[^']*(Table>?::(take_record|fill|take_back)|Run::give_back|table::numbers::)", kind="cmpxchg"),
+    # Eight stripes, by slot.
+    Rule(_M, "insert", "primary index: its number of entries", r"^[^']*Index>::(put|insert_key|split)", "all", 8, "xadd|inc|add"),
     Rule(_M, "insert", "primary index: latches of leaves", r"^[^']*(VersionWord|KeyLeaves)::", ROW),
     Rule(_M, "begin", "own slot: word, pin, epoch", r"^[^']*shared::pins::", OWN),
     Rule(_M, "commit", "rows: link, stamp", r"^[^']*(Record::set_head|txn::write::[^']*Txn>::insert)'", ROW),
@@ -121,12 +128,12 @@ class Machine:
 MACHINES = (Machine(16, 50), Machine(64, 100), Machine(256, 200))
 
 
-def stations(objects: dict[Rule, float], machine: Machine) -> dict[str, float]:
-    """{object: ns of its hottest line for one transaction}."""
+def stations(objects: dict[Rule, float], machine: Machine, partitions: int) -> dict[str, float]:
+    """{object: ns of its hottest line for one transaction on tables with so many partitions}."""
     found: dict[str, float] = collections.defaultdict(float)
     for rule, changes in objects.items():
         if rule.scope == "all":
-            found[f"{rule.part}: {rule.what}"] += changes / rule.lines * machine.transfer_ns
+            found[f"{rule.part}: {rule.what}"] += changes / rule.spread(partitions) * machine.transfer_ns
     return dict(found)
 
 

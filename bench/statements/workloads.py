@@ -39,6 +39,12 @@ class Engine:
     def is_mixedcc(self) -> bool:
         return self.protocol != ""
 
+    def with_partitions(self, count: int) -> Engine:
+        """The same with so many partitions; heap has none."""
+        if not self.is_mixedcc:
+            return self
+        return dataclasses.replace(self, options=tuple({**dict(self.options), "partitions": str(count)}.items()))
+
     def using(self) -> str:
         """The clause of CREATE TABLE."""
         if not self.is_mixedcc:

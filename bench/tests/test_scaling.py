@@ -76,12 +76,15 @@ class Objects(unittest.TestCase):
 
     def test_what_an_insert_changes_is_named(self):
         for site, kind, wanted in (
-                ("e::table::Table::take_record'e::txn::write::<impl e::txn::Txn>::insert", "cmpxchg", "table: its next record"),
+                ("e::table::numbers::<impl e::table::Table>::fill'e::txn::write::<impl e::txn::Txn>::insert", "cmpxchg",
+                 "table: its next record"),
+                ("e::table::numbers::Run::give_back'e::txn::Txn::reset", "cmpxchg", "table: its next record"),
                 ("e::index::insert::<impl e::index::Index>::put'x", "inc", "primary index: its number of entries"),
                 ("e::index::word::VersionWord::latch'e::index::insert::<impl e::index::Index>::put", "cmpxchg",
                  "primary index: latches of leaves"),
                 ("e::range::ring::List<E>::register'e::range::inserted::Inserts::register", "xadd",
-                 "rings of inserts: tail and count"),
+                 "rings of inserts: tail"),
+                ("e::range::ring::note_evicted'e::range::ring::List<E>::register", "cmpxchg", "rings of inserts: evicted"),
                 ("e::range::ring::List<E>::register'e::range::inserted::Inserts::register", "xchg", "ranges: lists of writes"),
                 ("e::record::Record::set_head'e::txn::write::<impl e::txn::Txn>::insert", "xchg", "rows: link, stamp")):
             self.assertEqual(self.what(site, kind, "mixedcc.so"), wanted)
@@ -108,9 +111,11 @@ class Model(unittest.TestCase):
 
     def test_lines_and_transfers(self):
         rule = scaling_model.Rule("PostgreSQL", "", "mapping", "", "all", 128)
+        stripes = scaling_model.Rule("mixedcc", "", "counters", "", "all", 8, each=True)
         own = scaling_model.Rule("mixedcc", "", "slot", "", scaling_model.OWN)
         machine = scaling_model.Machine(16, 50)
-        self.assertEqual(scaling_model.stations({rule: 128, own: 9}, machine), {"PostgreSQL: mapping": 50})
+        self.assertEqual(scaling_model.stations({rule: 128, own: 9, stripes: 16}, machine, 4),
+                         {"PostgreSQL: mapping": 50, "mixedcc: counters": 25})
 
 
 if __name__ == "__main__":

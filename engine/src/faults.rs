@@ -13,6 +13,8 @@ pub enum Fault {
     ListUnused,
     /// ROLLBACK TO lowers a lock below what a read has made of it.
     LoweredTooFar,
+    /// A transaction keeps the record numbers that it has not used.
+    KeepsRuns,
     /// A statement sleeps for a lock although it must not.
     SleepsAnyhow,
     /// A read does not expect a write, whatever was seen before.

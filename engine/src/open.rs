@@ -6,8 +6,9 @@
 //!
 //! **INV-UNDONE**: A commit that will be held raises `opens` and stores [`TAKING`] before it
 //! advances the clock. It stores its CSN before its word is *committing*. When it is done it stores
-//! 0, and lowers `opens` after that. A reader has a value of the clock, and then looks. If it finds
-//! 0 in a slot, or in `opens`, then the slot has no commit at or below that value that is not done.
+//! 0, and lowers `opens` after that. A reader has a value of the clock, and then looks. It may find
+//! 0 in a slot, or in the count of `opens` that the slot raises. Then the slot has no commit at or
+//! below that value that is not done.
 //!
 //! **INV-FOLLOWERS**: A commit that has waited for others after it took its CSN raises `followers`
 //! before it is done. A reader that sees `followers` unchanged around its look at all slots has a
@@ -28,14 +29,29 @@ use crate::primitive::{model_fence, relax, AtomicU64, Ordering};
 /// The word of a slot whose commit will be held, and is taking its CSN.
 pub const TAKING: u64 = u64::MAX;
 
+/// A commit that is held raises and lowers one of so many counts. Each snapshot looks at all of
+/// them.
+const COUNTS: usize = if cfg!(loom) { 2 } else { 4 };
+
+/// A count on a cache line of its own.
+#[derive(Default)]
+#[repr(C, align(64))]
+struct Count(AtomicU64);
+
 /// What all slots share. All-zero: no commit is held.
 #[derive(Default)]
 #[repr(C)]
 pub struct Opens {
-    /// The number of slots whose word is not 0, or more.
-    opens: AtomicU64,
+    /// How many of the slots with a number, modulo [`COUNTS`], have a word that is not 0, or more.
+    opens: [Count; COUNTS],
     /// Counts the commits that were done after others on which they depend.
     followers: AtomicU64,
+}
+
+impl Opens {
+    fn count(&self, slot: SlotId) -> &AtomicU64 {
+        &self.opens[slot as usize % COUNTS].0
+    }
 }
 
 /// What a snapshot sees: all commits up to `floor`, and those up to `upto` that are not excluded.
@@ -112,7 +128,7 @@ pub struct Words<'a> {
 impl Words<'_> {
     /// The commit of `slot` will be held. It has not taken its CSN.
     pub fn begin(&self, slot: SlotId) {
-        self.all.opens.fetch_add(1, Ordering::SeqCst);
+        self.all.count(slot).fetch_add(1, Ordering::SeqCst);
         self.slots[slot as usize].store(TAKING, Ordering::SeqCst);
         model_fence();
     }
@@ -131,13 +147,13 @@ impl Words<'_> {
         }
         self.slots[slot as usize].store(0, Ordering::SeqCst);
         model_fence();
-        self.all.opens.fetch_sub(1, Ordering::SeqCst);
+        self.all.count(slot).fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Is no commit held?
     #[inline]
     pub fn is_quiet(&self) -> bool {
-        self.all.opens.load(Ordering::SeqCst) == 0
+        self.all.opens.iter().all(|count| count.0.load(Ordering::SeqCst) == 0)
     }
 
     /// The word of a slot, when its commit has its CSN. That takes a few instructions.

@@ -10,6 +10,7 @@
 pub mod apply;
 mod changing;
 mod load;
+mod numbers;
 
 use crate::csn::{Csn, SlotId};
 use crate::durable::Durable;
@@ -21,12 +22,13 @@ use crate::partition::{Partition, PartitionMap, Together, SPEC_MAX};
 use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::{Policy, ProtocolSet};
 use crate::range::TableRanges;
-use crate::record::{Record, REC_DEAD, REC_FREE, REC_USED, REC_VACUUM};
+use crate::record::{Record, REC_DEAD, REC_USED, REC_VACUUM};
 use crate::shared::{Engine, NextLine, LINE};
 use std::mem::offset_of;
 use std::ptr::NonNull;
 
 pub use changing::Changing;
+pub use numbers::Run;
 
 /// A table in the shared region. Words that inserts and VACUUM write share no cache line with words
 /// that each access reads.
@@ -66,7 +68,7 @@ pub struct Table {
     pub name: Name,
 
     _written_by_inserts: NextLine,
-    /// The number of records ever used: record numbers below it exist.
+    /// Record numbers below it exist: all that were ever used, and those in runs (INV-RUN).
     next: AtomicU64,
     /// The latch of the lists of free records.
     latch: Latch,
@@ -313,12 +315,12 @@ impl Table {
         &m.partitions()[r.part[m.field as usize].load(Ordering::Relaxed) as usize]
     }
 
-    /// The number of records ever used.
+    /// The number of records that exist. Falls if a transaction gives numbers back (INV-RUN).
     #[inline]
     pub fn len(&self) -> u64 {
         self.next.load(Ordering::Acquire)
     }
-    /// Was no record ever used?
+    /// Are there no records?
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -343,106 +345,6 @@ impl Table {
             Some(p) if left > 0 => unsafe { std::slice::from_raw_parts(p.cast::<Record>().as_ptr(), left as usize) },
             _ => &[],
         }
-    }
-
-    /// Takes a free record for an insert, and returns its number and address. Its state is
-    /// `REC_USED`, and it has no version.
-    pub fn take_record(&self, e: &Engine, slot: SlotId) -> Result<(u64, &'static Record), Error> {
-        let reuse = || {
-            if self.free.load(Ordering::Relaxed) == 0 {
-                self.end_grace(e.shared.min_pin.0.load(Ordering::SeqCst));
-            }
-            let f = self.free.load(Ordering::Relaxed);
-            let r = self.record((f as u64).checked_sub(1)?)?;
-            self.free.store(r.next_free.swap(0, Ordering::Relaxed), Ordering::Relaxed);
-            Some((f as u64 - 1, r))
-        };
-        // Records that other processes free meanwhile are for the next insert.
-        let has_used = [&self.free, &self.limbo, &self.given].iter().any(|list| list.load(Ordering::Relaxed) != 0);
-        let reused = if has_used { self.latch.with(reuse) } else { None };
-        let (n, r) = match reused {
-            Some(x) => x,
-            None => {
-                // The chunk is allocated before the number is taken: a failure uses up no number.
-                let n = self.next.load(Ordering::Relaxed);
-                if n >= MAX_RECORDS {
-                    return Err(Error::OutOfMemory);
-                }
-                let item = self.records.ensure(e.region, slot as usize, n)?;
-                if let Some(durable) = self.durable() {
-                    durable.ensure(e, slot, n)?;
-                }
-                if self.next.compare_exchange(n, n + 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-                    return self.take_record(e, slot);
-                }
-                // SAFETY: INV-DIR: chunks have stable addresses, and zeroed memory is a free
-                // record.
-                (n, unsafe { &*item.cast::<Record>().as_ptr() })
-            }
-        };
-        debug_assert!(r.head().is_null() && r.lock.is_free() && r.state.load(Ordering::Relaxed) == REC_FREE);
-        r.writer.store(0, Ordering::Relaxed);
-        r.state.store(REC_USED, Ordering::Release);
-        Ok((n, r))
-    }
-
-    /// Moves the lists of records on as far as the pins allow. The free list is empty, and the
-    /// caller holds the latch.
-    fn end_grace(&self, min_pin: Csn) {
-        if self.limbo.load(Ordering::Relaxed) == 0 {
-            self.limbo.store(self.given.swap(0, Ordering::Relaxed), Ordering::Relaxed);
-            self.limbo_csn.store(self.given_csn.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        if self.limbo_csn.load(Ordering::Relaxed) < min_pin {
-            self.free.store(self.limbo.swap(0, Ordering::Relaxed), Ordering::Relaxed);
-        }
-    }
-
-    /// Frees all numbers whose grace period is over, and sorts the free numbers in ascending order.
-    /// So a scan finds rows in the order of their inserts. Concurrent inserts take new numbers
-    /// meanwhile.
-    pub fn order_free(&self, min_pin: Csn) {
-        let ripe = |list: &AtomicU32, csn: &AtomicU64| {
-            if csn.load(Ordering::Relaxed) < min_pin {
-                list.swap(0, Ordering::Relaxed)
-            } else {
-                0
-            }
-        };
-        // The process that has emptied a list's head uses the list's records alone.
-        let lists = self.latch.with(|| {
-            let free = self.free.swap(0, Ordering::Relaxed);
-            [free, ripe(&self.limbo, &self.limbo_csn), ripe(&self.given, &self.given_csn)]
-        });
-        let next = |n: &u32| self.record(*n as u64 - 1).map(|r| r.next_free.load(Ordering::Relaxed));
-        let all =
-            lists.map(|first| std::iter::successors(Some(first).filter(|n| *n != 0), |n| next(n).filter(|n| *n != 0)));
-        let mut numbers: Vec<u32> = all.into_iter().flatten().collect();
-        numbers.sort_unstable();
-        let Some((first, last)) = numbers.first().zip(numbers.last()) else { return };
-        let link = |n: u32, to: u32| {
-            if let Some(r) = self.record(n as u64 - 1) {
-                r.next_free.store(to, Ordering::Relaxed);
-            }
-        };
-        numbers.windows(2).for_each(|pair| link(pair[0], pair[1]));
-        self.latch.with(|| {
-            link(*last, self.free.load(Ordering::Relaxed));
-            self.free.store(*first, Ordering::Relaxed);
-        });
-    }
-
-    /// Frees a record whose last index entry is gone. Inserts may take it after the grace period
-    /// (INV-RETIRE).
-    pub fn give_back(&self, n: u64, now: Csn) {
-        let Some(r) = self.record(n) else { return };
-        r.set_head(std::ptr::null_mut());
-        r.state.store(REC_FREE, Ordering::Release);
-        self.latch.with(|| {
-            r.next_free.store(self.given.load(Ordering::Relaxed), Ordering::Relaxed);
-            self.given.store(n as u32 + 1, Ordering::Relaxed);
-            self.given_csn.fetch_max(now, Ordering::Relaxed);
-        });
     }
 
     /// Is the record dead for every reader: aborted, or deleted before every floor?

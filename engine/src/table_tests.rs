@@ -15,8 +15,8 @@ fn with_table(test: impl FnOnce(&Engine, &'static Table)) {
     unsafe { table.destroy(&e, 0) };
 }
 
-fn take(e: &Engine, table: &Table, n: usize) -> Vec<u64> {
-    (0..n).map(|_| table.take_record(e, 0).expect("memory").0).collect()
+fn take(e: &Engine, table: &'static Table, n: usize) -> Vec<u64> {
+    (0..n).map(|_| table.take_record(e, 0, &mut Run::default()).expect("memory").0).collect()
 }
 
 #[test]
@@ -64,8 +64,10 @@ fn a_number_is_taken_once_while_another_thread_puts_them_in_order() {
         let left = AtomicUsize::new(3);
         let work = |slot: u16| {
             for round in 0..ROUNDS {
+                let mut run = Run::default();
                 let numbers: Vec<u64> =
-                    (0..1 + round % 5).map(|_| table.take_record(e, slot).expect("memory").0).collect();
+                    (0..1 + round % 9).map(|_| table.take_record(e, slot, &mut run).expect("memory").0).collect();
+                run.give_back();
                 assert!(numbers.iter().all(|n| !taken[*n as usize].swap(true, SeqCst)), "a number is taken twice");
                 numbers.iter().for_each(|n| taken[*n as usize].store(false, SeqCst));
                 numbers.iter().for_each(|n| table.give_back(*n, e.now()));
@@ -85,7 +87,47 @@ fn a_number_is_taken_once_while_another_thread_puts_them_in_order() {
         });
         e.tick();
         table.order_free(e.now());
-        assert_eq!(take(e, table, 64), Vec::from_iter(0..64), "none is lost");
+        let len = table.len();
+        assert_eq!(take(e, table, len as usize), Vec::from_iter(0..len), "none is lost");
+        assert_eq!(table.len(), len);
+    });
+}
+
+#[test]
+fn who_inserts_alone_leaves_no_gaps() {
+    with_table(|e, table| {
+        let mut run = Run::default();
+        for n in [1, 2, 5, 100, 700] {
+            let first = table.len();
+            let taken: Vec<u64> = (0..n).map(|_| table.take_record(e, 0, &mut run).expect("memory").0).collect();
+            assert_eq!(taken, Vec::from_iter(first..first + n));
+            run.give_back();
+            assert_eq!(table.len(), first + n);
+        }
+    });
+}
+
+#[test]
+fn runs_share_no_number_and_their_rest_comes_back() {
+    with_table(|e, table| {
+        let take = |run: &mut Run, n: usize| -> Vec<u64> {
+            (0..n).map(|_| table.take_record(e, 0, run).expect("memory").0).collect()
+        };
+        let (mut one, mut two) = (Run::default(), Run::default());
+        // Runs of 1, 2 and 4.
+        assert_eq!((take(&mut one, 4), take(&mut two, 2)), (vec![0, 1, 2, 3], vec![7, 8]));
+        assert_eq!((take(&mut one, 3), take(&mut two, 1)), (vec![4, 5, 6], vec![9]));
+        assert_eq!((take(&mut one, 1), take(&mut two, 1)), (vec![10], vec![18]));
+        one.give_back(); // 11 to 17, and then 19 to 21
+        two.give_back();
+        assert_eq!(table.len(), 19, "the last ones were not given out");
+        // Off the list, in runs of 1, 2 and 4, of which four remain.
+        assert_eq!(take(&mut one, 3), [11, 12, 13]);
+        assert_eq!(take(&mut two, 1), [14]);
+        assert_eq!(take(&mut one, 1), [15]);
+        assert_eq!(take(&mut two, 1), [19], "one has the others");
+        one.give_back();
+        assert_eq!(take(&mut two, 3), [20, 16, 17]);
     });
 }
 

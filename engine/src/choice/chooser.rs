@@ -52,6 +52,9 @@ pub struct Asked {
 /// is one in `most`. This number costs nothing noticeable (two microseconds each). It is enough for
 /// decisions about each of several partitions.
 const SAMPLED: u64 = 1500;
+/// The most. Samples of a table of one partition change one cache line about twenty times each;
+/// many processors would wait for it.
+const MOST_SAMPLED: u64 = 60_000;
 /// The number of a table's partitions with one protocol that are compared with others. It is enough
 /// for a mean.
 const PEERS: usize = 32;
@@ -210,12 +213,17 @@ impl Chooser {
         }
     }
 
-    /// The number of transactions for each sample: 1 while there are few, and `most` while there
-    /// are many. `commits` are those of all partitions; a transaction uses `partitions` of them.
+    /// The number of transactions for each sample: 1 while there are few, `most` while there are
+    /// many, and more if that would be [`MOST_SAMPLED`] samples a second. `commits` are those of
+    /// all partitions; a transaction uses `partitions` of them. With `most` = 0 it is 0.
     pub fn sample_every(&mut self, commits: u64, partitions: f64, now: u64, most: u32) -> u32 {
         let (last, at) = std::mem::replace(&mut self.last, (commits, now));
         let seconds = now.saturating_sub(at).max(1) as f64 / 1e6;
         let rate = commits.saturating_sub(last) as f64 / partitions.max(1.0) / seconds;
-        ((rate as u64 / SAMPLED + 1).min(most as u64)) as u32
+        if most == 0 {
+            return 0;
+        }
+        let rate = rate as u64;
+        (rate / SAMPLED + 1).min(most.into()).max(rate / MOST_SAMPLED).min(u32::MAX.into()) as u32
     }
 }

@@ -20,6 +20,18 @@ pub(crate) struct Inserted {
     pub added: bool,
     /// Is a record with its key in the way, as a judge has found?
     pub taken: bool,
+    /// If it is added: how many entries the processes of some slots had added before, of those that
+    /// are there.
+    pub before: u64,
+}
+
+impl Inserted {
+    pub(super) fn added(before: u64, taken: bool) -> Inserted {
+        Inserted { added: true, taken, before }
+    }
+    pub(super) fn not(taken: bool) -> Inserted {
+        Inserted { added: false, taken, before: 0 }
+    }
 }
 
 /// Memory that is not published yet. It is freed unless it is used, also when a comparison unwinds.
@@ -70,10 +82,10 @@ impl Index {
         let entry = Entry::new(e.region, slot as usize, key, record as u32)?;
         let mut fresh = Fresh::new(e, slot);
         fresh.parts[0] = entry.memory();
-        let done = match (self.insert_plainly(entry), judge) {
-            (true, _) => Inserted { added: true, taken: false },
-            (false, Some(judge)) => self.insert_judged(e, slot, p, entry, judge)?,
-            (false, None) => Inserted { added: self.insert_entry(e, slot, p, entry)?, taken: false },
+        let done = match (self.insert_plainly(slot, entry), judge) {
+            (Some(before), _) => Inserted::added(before, false),
+            (None, Some(judge)) => self.insert_judged(e, slot, p, entry, judge)?,
+            (None, None) => self.insert_entry(e, slot, p, entry, false)?,
         };
         if done.added {
             fresh.used();
@@ -81,8 +93,16 @@ impl Index {
         Ok(done)
     }
 
-    /// Adds an entry with its memory, which belongs to the tree if the entry was added.
-    pub(super) fn insert_entry(&self, e: &Engine, slot: SlotId, p: &dyn Platform, entry: Entry) -> Result<bool, Error> {
+    /// Adds an entry with its memory, which belongs to the tree if the entry was added. `taken`:
+    /// see [`Inserted::taken`].
+    pub(super) fn insert_entry(
+        &self,
+        e: &Engine,
+        slot: SlotId,
+        p: &dyn Platform,
+        entry: Entry,
+        taken: bool,
+    ) -> Result<Inserted, Error> {
         let t = Position::before(entry);
         let mut path = Path::new();
         loop {
@@ -91,7 +111,7 @@ impl Index {
             if leaf.at < leaf.count {
                 let Ok(there) = leaf.node.entry(leaf.at, leaf.version) else { continue };
                 if t.compare(self, p, &there).is_eq() {
-                    return Ok(false);
+                    return Ok(Inserted::not(taken));
                 }
             }
             if leaf.count == CAPACITY {
@@ -101,34 +121,36 @@ impl Index {
             if !leaf.node.node().version.latch(leaf.version) {
                 continue;
             }
-            self.put(leaf.node, leaf.version, leaf.at, entry);
-            return Ok(true);
+            return Ok(Inserted::added(self.put(slot, (leaf.node, leaf.version), leaf.at, entry), taken));
         }
     }
 
-    /// Puts an entry into a leaf that has room and was latched at `version`.
+    /// Puts an entry into a leaf that has room and was latched at a version. Returns what
+    /// [`Inserted::before`] says.
     #[inline]
-    pub(super) fn put(&self, leaf: NodeRef, version: u64, at: usize, entry: Entry) {
+    pub(super) fn put(&self, slot: SlotId, (leaf, version): (NodeRef, u64), at: usize, entry: Entry) -> u64 {
         leaf.insert_at(at, entry, ptr::null_mut());
         leaf.node().version.release(version);
-        self.len.fetch_add(1, Ordering::Relaxed);
+        let counters = self.counters(slot);
         if !entry.is_inline() {
-            self.bytes.fetch_add(entry.blob_bytes(), Ordering::Relaxed);
+            counters.bytes.fetch_add(entry.blob_bytes(), Ordering::Relaxed);
         }
+        counters.len.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Adds an entry by its first bytes alone. That works if keys compare as bytes and no other
     /// entry on the path or in the leaf has the same first bytes. Then the leaf is the only one
-    /// that can have entries of the key, and it has none (INV-UNIQUE). False: nothing was done, and
-    /// the caller takes the general path. Tries once, and never waits for a latch.
-    fn insert_plainly(&self, entry: Entry) -> bool {
+    /// that can have entries of the key, and it has none (INV-UNIQUE). Returns what
+    /// [`Inserted::before`] says. `None`: nothing was done, and the caller takes the general path.
+    /// Tries once, and never waits for a latch.
+    fn insert_plainly(&self, slot: SlotId, entry: Entry) -> Option<u64> {
         if self.order() != 0 {
-            return false;
+            return None;
         }
-        self.try_insert_plainly(entry).unwrap_or(false)
+        self.try_insert_plainly(slot, entry).unwrap_or(None)
     }
 
-    fn try_insert_plainly(&self, entry: Entry) -> Result<bool, Restart> {
+    fn try_insert_plainly(&self, slot: SlotId, entry: Entry) -> Result<Option<u64>, Restart> {
         let prefix = entry.prefix;
         let mut last = true;
         // The first entry from `from` on whose first bytes are not below. `None`: they are equal.
@@ -151,7 +173,7 @@ impl Index {
             return Err(Restart);
         }
         while node.level() > 0 {
-            let Some((at, _)) = place(node, 1) else { return Ok(false) };
+            let Some((at, _)) = place(node, 1) else { return Ok(None) };
             let child = node.child(at - 1);
             node.check(version)?;
             let child = child.ok_or(Restart)?;
@@ -162,14 +184,13 @@ impl Index {
             node.check(version)?;
             (node, version) = (child, next);
         }
-        let Some((at, count)) = place(node, 0) else { return Ok(false) };
+        let Some((at, count)) = place(node, 0) else { return Ok(None) };
         race();
         // If the node can be latched at this version, everything read belongs to it.
         if count == CAPACITY || !node.node().version.latch(version) {
-            return Ok(false);
+            return Ok(None);
         }
-        self.put(node, version, at, entry);
-        Ok(true)
+        Ok(Some(self.put(slot, (node, version), at, entry)))
     }
 
     /// Splits the highest full node above the leaf whose parent has room, or the root. Does nothing
@@ -234,7 +255,7 @@ impl Index {
             old.node.node().version.release(old.version);
         }
         fresh.used();
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.counters(slot).bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -46,11 +46,11 @@ pub use word::VersionWord;
 
 use crate::csn::SlotId;
 use crate::memory::OutOfMemory;
+use crate::partition::STRIPES;
 use crate::platform::Platform;
 use crate::primitive::{AtomicPtr, AtomicU64, Ordering};
-use crate::shared::{Engine, NextLine, LINE};
+use crate::shared::{Engine, LINE};
 use node::{Node, NodeRef};
-use std::mem::offset_of;
 use std::ops::Bound;
 use std::ptr::NonNull;
 
@@ -63,15 +63,20 @@ pub struct Index {
     root: AtomicPtr<Node>,
     order: u32,
     _pad: u32,
+    // Each insert writes one; look-ups read the words before them.
+    counters: [Counters; STRIPES],
+}
+const _: () = assert!(cfg!(loom) || size_of::<Index>() == (1 + STRIPES) * LINE && size_of::<Counters>() == LINE);
 
-    // Each insert writes it; look-ups read the words before it.
-    _counters: NextLine,
-    /// The number of entries, approximately.
+/// What the processes of some slots have added to an index, less what they have removed.
+#[derive(Default)]
+#[repr(C, align(64))]
+struct Counters {
+    /// Entries.
     len: AtomicU64,
-    /// The size in bytes of the nodes and of the keys outside nodes.
+    /// Bytes of the nodes and of the keys outside nodes.
     bytes: AtomicU64,
 }
-const _: () = assert!(cfg!(loom) || size_of::<Index>() == 2 * LINE && offset_of!(Index, len) == LINE);
 
 impl Index {
     /// The room in the queue of retired memory that one [`Index::remove`] may need.
@@ -99,12 +104,10 @@ impl Index {
     /// `this` is aligned, writable and not in use.
     pub(crate) unsafe fn init(this: *mut Index, e: &Engine, slot: SlotId, order: u32) -> Result<(), OutOfMemory> {
         let root = NodeRef::new(e.region, slot as usize, 0)?;
-        let bytes = AtomicU64::new(NodeRef::bytes(0) as u64);
+        let counters: [Counters; STRIPES] = Default::default();
+        counters[0].bytes.store(NodeRef::bytes(0) as u64, Ordering::Relaxed);
         // SAFETY: INV-M1: by this function's contract the memory is writable and not in use.
-        unsafe {
-            let (root, len) = (AtomicPtr::new(root.as_ptr()), AtomicU64::new(0));
-            this.write(Index { root, order, _pad: 0, _counters: NextLine, len, bytes });
-        }
+        unsafe { this.write(Index { root: AtomicPtr::new(root.as_ptr()), order, _pad: 0, counters }) };
         Ok(())
     }
 
@@ -115,7 +118,7 @@ impl Index {
     }
     /// The number of entries. Exact while no other process changes the index.
     pub fn len(&self) -> u64 {
-        self.len.load(Ordering::Relaxed)
+        self.sum(|c| &c.len)
     }
     /// Are there no entries?
     pub fn is_empty(&self) -> bool {
@@ -123,7 +126,17 @@ impl Index {
     }
     /// The size of the index, in the bytes that were requested from the region.
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.sum(|c| &c.bytes)
+    }
+    #[inline]
+    fn counters(&self, slot: SlotId) -> &Counters {
+        &self.counters[slot as usize % STRIPES]
+    }
+    /// The sum of a counter. What one process has added another may remove, so that the sum may be
+    /// below zero for an instant.
+    fn sum(&self, counter: impl Fn(&Counters) -> &AtomicU64) -> u64 {
+        let sum = self.counters.iter().fold(0u64, |n, c| n.wrapping_add(counter(c).load(Ordering::Relaxed)));
+        (sum as i64).max(0) as u64
     }
 
     #[inline]
@@ -166,8 +179,10 @@ impl Index {
     pub(crate) unsafe fn clear(&self, e: &Engine, slot: SlotId) {
         // SAFETY: INV-OLC: by this function's contract there are no readers and no other writers.
         unsafe { self.clear_some(e, slot, &mut { usize::MAX }) };
-        self.len.store(0, Ordering::Relaxed);
-        self.bytes.store(NodeRef::bytes(0) as u64, Ordering::Relaxed);
+        for (i, c) in self.counters.iter().enumerate() {
+            c.len.store(0, Ordering::Relaxed);
+            c.bytes.store(if i == 0 { NodeRef::bytes(0) as u64 } else { 0 }, Ordering::Relaxed);
+        }
     }
 
     /// Frees memory of the index but not the index itself: about `pieces` pieces, which are counted

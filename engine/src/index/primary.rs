@@ -41,6 +41,9 @@ pub struct Primary {
     spec: [u8; PRIMARY_SPEC_MAX],
 }
 
+/// After so many inserts by the processes of some slots it is seen whether there is room for hints.
+const COUNTED_EVERY: u64 = 16;
+
 /// The longest description of a primary index.
 pub const PRIMARY_SPEC_MAX: usize = 128;
 
@@ -119,7 +122,9 @@ impl Primary {
         let done = self.index.insert_key(e, slot, p, key, no, judge)?;
         debug_assert!(done.added || done.taken, "a record has one entry");
         if let Some(hash) = hash.filter(|_| done.added) {
-            self.hints.make_room(e, slot, Hints::need(self.index.len(), no));
+            // The count is in lines that other inserts write: it is looked at once in a while.
+            let entries = if done.before.is_multiple_of(COUNTED_EVERY) { self.index.len() } else { 0 };
+            self.hints.make_room(e, slot, Hints::need(entries, no));
             self.hints.put(hash, no, true);
         }
         Ok(done)

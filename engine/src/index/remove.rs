@@ -57,7 +57,7 @@ impl Index {
         if all.len() > 1 && key.len() <= INLINE {
             let removed = self.remove_run(p, all);
             if removed > 0 {
-                self.len.fetch_sub(removed as u64, Ordering::Relaxed);
+                self.counters(slot).len.fetch_sub(removed as u64, Ordering::Relaxed);
                 return removed;
             }
         }
@@ -142,8 +142,11 @@ impl Index {
                 break;
             }
         }
-        self.len.fetch_sub(1, Ordering::Relaxed);
-        self.bytes.fetch_sub(gone.bytes, Ordering::Relaxed);
+        let counters = self.counters(slot);
+        counters.len.fetch_sub(1, Ordering::Relaxed);
+        if gone.bytes > 0 {
+            counters.bytes.fetch_sub(gone.bytes, Ordering::Relaxed);
+        }
         // INV-RETIRE: the clock is read after all of the memory became unreachable.
         let now = e.now();
         for p in gone.parts.into_iter().flatten() {

@@ -164,7 +164,7 @@ impl Index {
                 if !seen.leaves.are_unchanged() {
                     continue;
                 }
-                return Ok(Inserted { added: false, taken: seen.taken });
+                return Ok(Inserted::not(seen.taken));
             }
             match seen.at {
                 Some(at) => path.set_at(at),
@@ -181,13 +181,13 @@ impl Index {
             }
             if !seen.leaves.latch(word) {
                 if faults::on(Fault::VerdictStays) {
-                    return Ok(Inserted { added: self.insert_entry(e, slot, p, entry)?, taken: seen.taken });
+                    return self.insert_entry(e, slot, p, entry, seen.taken);
                 }
                 continue;
             }
-            self.put(leaf.node, leaf.version, leaf.at, entry);
+            let before = self.put(slot, (leaf.node, leaf.version), leaf.at, entry);
             seen.leaves.release_others(word);
-            return Ok(Inserted { added: true, taken: seen.taken });
+            return Ok(Inserted::added(before, seen.taken));
         }
     }
 

@@ -14,7 +14,7 @@ const LINEAR_LIMIT_LOG2: usize = LINEAR_LIMIT.ilog2() as usize;
 const LINEAR_CLASSES: usize = (LINEAR_LIMIT - MIN_OBJECT) / 8 + 1;
 const DOUBLINGS: usize = MAX_SLAB_OBJECT.ilog2() as usize - LINEAR_LIMIT_LOG2;
 
-const MAGAZINE_MAX_OBJECTS: usize = 32;
+const MAGAZINE_MAX_OBJECTS: usize = 64;
 const MAGAZINE_MAX_BYTES: usize = 8 * 1024;
 
 /// The constants of one class.

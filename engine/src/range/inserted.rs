@@ -4,9 +4,10 @@
 //! and all records that its transaction inserts there lie between them. The two numbers change only
 //! while the entry's head is marked busy.
 
-use super::ring::{Entry, EntryHead, List, ListHead, Registered, RING_SIZE};
+use super::ring::{Entry, EntryHead, List, Registered, SpreadHead, RING_SIZE};
 use crate::csn::Stamp;
 use crate::primitive::{AtomicU64, Ordering};
+use crate::shared::NextLine;
 
 /// A registration of one transaction's inserts into a partition. All-zero memory is an empty one.
 #[repr(C)]
@@ -25,7 +26,8 @@ impl Entry for InsertEntry {
 /// The ring of a partition. All-zero memory is an empty one.
 #[repr(C)]
 pub struct Inserts {
-    head: ListHead,
+    head: SpreadHead,
+    _entries: NextLine,
     entries: [InsertEntry; RING_SIZE],
 }
 
@@ -33,11 +35,7 @@ impl Inserts {
     /// The list.
     #[inline]
     pub fn list(&self) -> List<'_, InsertEntry> {
-        List::new(&self.head, &self.entries)
-    }
-    /// The list's counters.
-    pub fn head(&self) -> &ListHead {
-        &self.head
+        List::spread(&self.head, &self.entries)
     }
     /// Adds a registration of inserts into some of the records from `first` to `last`.
     pub fn register(&'static self, tag: Stamp, (first, last): (u64, u64)) -> Registered {

@@ -20,6 +20,7 @@ use crate::counts;
 use crate::csn::{Csn, Stamp};
 use crate::faults::{self, Fault, Moment};
 use crate::primitive::{relax, AtomicU64, Ordering};
+use crate::shared::NextLine;
 
 /// The number of registrations that a ring without keys remembers.
 pub const RING_SIZE: usize = if cfg!(loom) { 2 } else { 64 };
@@ -85,10 +86,36 @@ impl ListHead {
         self.tail.load(Ordering::Relaxed)
     }
 
-    fn note_evicted(&self, s: Stamp) {
-        if s.is_commit() && s.0 > self.evicted.load(Ordering::SeqCst) {
-            self.evicted.fetch_max(s.0, Ordering::SeqCst);
-        }
+    #[inline]
+    fn words(&self) -> Words<'_> {
+        Words { tail: &self.tail, finished: &self.finished, done: &self.done, evicted: &self.evicted }
+    }
+}
+
+/// The counters of a list that many transactions use at a time: each of the three that a
+/// registration changes has a cache line. All-zero memory is an empty list.
+#[repr(C)]
+pub struct SpreadHead {
+    tail: AtomicU64,
+    _by_ends: NextLine,
+    finished: AtomicU64,
+    _by_laps: NextLine,
+    evicted: AtomicU64,
+    done: AtomicU64,
+}
+
+/// The counters of a list, as [`ListHead`] describes them.
+#[derive(Clone, Copy)]
+struct Words<'a> {
+    tail: &'a AtomicU64,
+    finished: &'a AtomicU64,
+    done: &'a AtomicU64,
+    evicted: &'a AtomicU64,
+}
+
+fn note_evicted(evicted: &AtomicU64, s: Stamp) {
+    if s.is_commit() && s.0 > evicted.load(Ordering::SeqCst) {
+        evicted.fetch_max(s.0, Ordering::SeqCst);
     }
 }
 
@@ -154,7 +181,7 @@ pub enum Verdict {
 
 /// A circular list of the registrations of a range (INV-RING, INV-PLACE).
 pub struct List<'a, E> {
-    head: &'a ListHead,
+    head: Words<'a>,
     /// Their number is a power of two.
     entries: &'a [E],
 }
@@ -168,28 +195,30 @@ impl<E> Copy for List<'_, E> {}
 
 /// A registration that its transaction must finish.
 pub struct Registered {
-    head: &'static ListHead,
+    finished: &'static AtomicU64,
+    evicted: &'static AtomicU64,
     stamp: &'static AtomicU64,
 }
 
 impl Registered {
     /// Finishes it with the writer's CSN or `ABORTED`. The writer calls it once.
     pub fn finish(self, tag: Stamp, outcome: Stamp) {
-        finish(self.head, self.stamp, tag, outcome);
+        finish(self.finished, self.evicted, self.stamp, (tag, outcome));
     }
 }
 
-fn finish(head: &ListHead, stamp: &AtomicU64, tag: Stamp, outcome: Stamp) {
+fn finish(finished: &AtomicU64, evicted: &AtomicU64, stamp: &AtomicU64, (tag, outcome): (Stamp, Stamp)) {
     if stamp.compare_exchange(tag.0, outcome.0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-        head.note_evicted(outcome); // It was overwritten.
+        note_evicted(evicted, outcome); // It was overwritten.
     }
-    head.finished.fetch_add(1, Ordering::SeqCst);
+    finished.fetch_add(1, Ordering::SeqCst);
 }
 
 impl<E: Entry> List<'static, E> {
     /// The handle that finishes the registration at `pos`.
     pub fn registered(&self, pos: u64) -> Registered {
-        Registered { head: self.head, stamp: &self.entry(pos).head().stamp }
+        let (head, stamp) = (self.head, &self.entry(pos).head().stamp);
+        Registered { finished: head.finished, evicted: head.evicted, stamp }
     }
 }
 
@@ -197,7 +226,17 @@ impl<'a, E: Entry> List<'a, E> {
     /// The list made of these entries.
     pub fn new(head: &'a ListHead, entries: &'a [E]) -> List<'a, E> {
         debug_assert!(entries.len().is_power_of_two());
-        List { head, entries }
+        List { head: head.words(), entries }
+    }
+    /// The same, of a list that many use.
+    #[inline]
+    pub fn spread(head: &'a SpreadHead, entries: &'a [E]) -> List<'a, E> {
+        let SpreadHead { tail, finished, done, evicted, .. } = head;
+        List { head: Words { tail, finished, done, evicted }, entries }
+    }
+    /// The number of registrations ever made.
+    pub fn version(&self) -> u64 {
+        self.head.tail.load(Ordering::Relaxed)
     }
     /// The number of registrations that it remembers.
     pub fn size(&self) -> u64 {
@@ -236,13 +275,13 @@ impl<'a, E: Entry> List<'a, E> {
                 let old = Stamp(h.stamp.swap(tag.0, Ordering::SeqCst));
                 let late = faults::on(Fault::NotesEvictedLate);
                 if s != 0 && !late {
-                    self.head.note_evicted(old);
+                    note_evicted(self.head.evicted, old);
                 }
                 let r = fill(e);
                 h.seq.store(pos + 1, Ordering::SeqCst);
                 faults::reached(Moment::EntryWritten);
                 if s != 0 && late {
-                    self.head.note_evicted(old);
+                    note_evicted(self.head.evicted, old);
                 }
                 return (pos, Some(r));
             }
@@ -251,7 +290,7 @@ impl<'a, E: Entry> List<'a, E> {
 
     /// Finishes a registration with the writer's CSN or `ABORTED`. Called once for each `register`.
     pub fn finish(&self, pos: u64, tag: Stamp, outcome: Stamp) {
-        finish(self.head, &self.entry(pos).head().stamp, tag, outcome);
+        finish(self.head.finished, self.head.evicted, &self.entry(pos).head().stamp, (tag, outcome));
     }
 
     /// The position of a scan that starts now and reads the newest committed versions.
@@ -470,7 +509,7 @@ impl Ring {
     /// The list.
     #[inline]
     pub fn list(&self) -> List<'_, EntryHead> {
-        List { head: &self.head, entries: &self.entries }
+        List::new(&self.head, &self.entries)
     }
     /// The list's counters.
     pub fn head(&self) -> &ListHead {

@@ -144,14 +144,4 @@ impl Table {
         self.durable().map_or(Ok(()), |durable| durable.ensure(e, slot, n))?;
         self.records.ensure(e.region, slot as usize, n).map(drop)
     }
-
-    /// Puts a number on the list of free ones.
-    fn put_free(&self, n: u64) {
-        if let Some(r) = self.record(n) {
-            self.latch.with(|| {
-                r.next_free.store(self.free.load(Ordering::Relaxed), Ordering::Relaxed);
-                self.free.store(n as u32 + 1, Ordering::Relaxed);
-            });
-        }
-    }
 }

@@ -162,6 +162,7 @@ impl Txn {
     /// process has the slot `to` from now on, which is idle. Cannot fail.
     pub fn hand_over(&mut self, to: SlotId) {
         debug_assert_eq!(self.stage, Stage::Prepared);
+        self.run.give_back();
         let (e, slot) = (self.e, self.slot as usize);
         let block = self.kept.map_or(std::ptr::null_mut(), NonNull::as_ptr);
         e.region.flush_slot(slot);

@@ -90,7 +90,7 @@ use crate::protocol::{ProtocolSet, Touch};
 use crate::record::Record;
 use crate::shared::Engine;
 use crate::switch::Epochs;
-use crate::table::Table;
+use crate::table::{Run, Table};
 use depends::{Depends, LeftOut};
 use freeze::Freeze;
 use grouped::Grouped;
@@ -233,6 +233,8 @@ pub struct Txn {
     reads: ReadSet,
     scans: ScanSet,
     writes: WriteSet,
+    /// Numbers for its next inserts.
+    run: Run,
     locks: LockSet,
     registrations: Registrations,
     guards: Guards,
@@ -275,6 +277,7 @@ impl Txn {
             reads: ReadSet::default(),
             scans: ScanSet::default(),
             writes: WriteSet::default(),
+            run: Run::default(),
             locks: LockSet::default(),
             registrations: Registrations::default(),
             guards: Guards::default(),
@@ -489,6 +492,7 @@ impl Txn {
         }
         (self.acts, self.doubted) = (false, 0);
         self.writes.end_token();
+        self.run.give_back(); // INV-RUN: while the table's lock and our pin are held
         self.locks.take_back_parts(&self.owner, None);
         self.locks.release_all(&self.owner);
         self.writes.release_locks(&self.owner);

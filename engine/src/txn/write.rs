@@ -124,10 +124,11 @@ impl Txn {
         self.writes.unplaced = None;
         ready?;
         self.acts = true;
-        let (no, rec) = match table.take_record(&self.e, self.slot) {
+        let (e, slot) = (self.e, self.slot);
+        let (no, rec) = match table.take_record(&e, slot, &mut self.run) {
             Err(Error::OutOfMemory) => {
                 self.reclaim();
-                table.take_record(&self.e, self.slot)?
+                table.take_record(&e, slot, &mut self.run)?
             }
             taken => taken?,
         };
@@ -392,6 +393,7 @@ impl Txn {
         debug_assert!(!self.is_committing());
         self.discard_unplaced();
         self.writes.end_token();
+        self.run.give_back(); // INV-RUN: the lock of its table may go
         self.telemetry.forget_accessed(); // the lock of their table may go
         let held = self.holds;
         // Entries are removed from indexes, too.

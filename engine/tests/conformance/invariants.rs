@@ -6,6 +6,7 @@ use crate::world::{initial_keys, Jitter, PanicAt, Rng, Row, World, PARTITIONS, W
 use mixedcc_engine::checker::Recorder;
 use mixedcc_engine::csn::State;
 use mixedcc_engine::error::AbortReason;
+use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::lock::Mode;
 use mixedcc_engine::open::Seen;
 use mixedcc_engine::platform::StopEvent;
@@ -44,8 +45,10 @@ pub fn assert_quiet(w: &World, what: &str) {
         assert!(p.ring.list().is_finished(), "{what}: a registration is open");
         assert!(p.admits(w.e.now() + 1), "{what}: a partition is guarded");
     }
+    let mut free = 0;
     for no in 0..w.table.len() {
         let r = w.table.record(no).expect("its number exists");
+        free += usize::from(r.state.load(Ordering::SeqCst) == REC_FREE);
         assert!(r.lock.is_free(), "{what}: record {no} is locked");
         assert_eq!(r.writer.load(Ordering::SeqCst), 0, "{what}: record {no} has a writer");
         let v = r.head();
@@ -60,6 +63,7 @@ pub fn assert_quiet(w: &World, what: &str) {
             s => panic!("{what}: record {no} is in state {s}"),
         }
     }
+    assert_eq!(free, w.table.free_numbers(), "{what}: INV-RUN: numbers are lost");
     for slot in 0..w.e.slots.len() as u16 {
         assert_eq!(w.e.word(slot).state(), State::Idle, "{what}: slot {slot}");
         assert!(!w.e.is_pinned(slot), "{what}: slot {slot} is pinned");
@@ -483,5 +487,40 @@ fn every_partition_of_many_is_counted() {
         let counts = [s.sum(|s| &s.reads), s.sum(|s| &s.writes), s.sum(|s| &s.commits)];
         let writes = if (i as u32) < MANY / 2 { 3 } else { 2 };
         assert_eq!(counts, [2, writes, 2], "partition {i}");
+    }
+}
+
+/// INV-RUN: however a transaction with inserts ends, the record numbers that it has taken and not
+/// used are free again. Another one inserts meanwhile, so that there are gaps.
+#[test]
+fn record_numbers_that_were_not_used_come_back() {
+    let ends: [fn(&mut Client); 4] = [
+        |c| c.commit().expect("nobody is in the way"),
+        |c| c.abort(),
+        |c| {
+            c.end_savepoint(true);
+            c.abort();
+        },
+        |c| {
+            c.end_savepoint(false);
+            c.prepares = 100;
+            c.commit().expect("nobody is in the way");
+        },
+    ];
+    for (fault, end) in [None, Some(Fault::KeepsRuns)].into_iter().flat_map(|f| ends.map(|end| (f, end))) {
+        let (w, recorder) = (World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 4), Recorder::new());
+        let [mut c, mut other] = [0, 1].map(|slot| Client::new(&w, slot, recorder.session(), 5));
+        [&mut c, &mut other].into_iter().for_each(|c| c.begin(Mood::Serializable));
+        faults::set(fault);
+        c.savepoint();
+        for key in 0..5 {
+            c.insert(3001 + 2 * key).expect("nobody is in the way");
+            other.insert(1001 + 2 * key).expect("nobody is in the way");
+        }
+        end(&mut c);
+        other.commit().expect("nobody is in the way");
+        faults::set(None);
+        let quiet = catch_unwind(AssertUnwindSafe(|| assert_quiet(&w, "at the end")));
+        assert_eq!(quiet.is_ok(), fault.is_none(), "{fault:?}");
     }
 }

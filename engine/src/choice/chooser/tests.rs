@@ -163,3 +163,21 @@ fn a_decision_tells_how_far_it_is() {
     assert_eq!(shown(&mut w), (Status::Verifies, (0, 5)));
     assert_eq!(shown(&mut w), (Status::Verifies, (1, 5)));
 }
+
+#[test]
+fn samples_are_enough_and_never_too_many() {
+    let mut w = World::new();
+    let mut commits = 0;
+    let mut every = |rate: u64, partitions: f64, most: u32| {
+        commits += rate;
+        w.now += SECOND;
+        w.chooser.sample_every(commits, partitions, w.now, most)
+    };
+    every(0, 1.0, 16);
+    assert_eq!(every(1000, 1.0, 16), 1, "all");
+    assert_eq!(every(6000, 1.0, 16), 5);
+    assert_eq!(every(6000, 4.0, 16), 2, "1,500 transactions");
+    assert_eq!(every(200_000, 1.0, 16), 16, "one in `most`");
+    assert_eq!(every(6_000_000, 1.0, 16), 100, "60,000 a second");
+    assert_eq!(every(6_000_000, 1.0, 0), 0, "none is wanted");
+}
