@@ -8,7 +8,6 @@
 use super::{Look, RecordRef, Txn};
 use crate::csn::Csn;
 use crate::faults::{self, Fault};
-use crate::primitive::prefetch;
 use crate::range::Columns;
 use crate::record::{Record, Version};
 use crate::table::Table;
@@ -105,7 +104,7 @@ impl Txn {
         let records = table.records_from(from, end.min(from + MOST as u64));
         map_early(records);
         for rec in records {
-            prefetch_row(rec.head());
+            rec.prefetch_row();
         }
     }
 
@@ -165,7 +164,7 @@ impl Txn {
         let heads = &mut heads[..records.len()];
         for (rec, head) in records.iter().zip(heads.iter_mut()) {
             *head = rec.head();
-            prefetch_row(*head);
+            rec.prefetch_row();
         }
         let to = &mut to[..records.len()];
         let (mut at, mut rows, mut reads) = (0, 0, 0);
@@ -242,12 +241,6 @@ fn map_early(records: &[Record]) {
 #[inline(always)]
 fn prefetch_version(records: &[Record], i: usize) {
     if let Some(rec) = records.get(i + VERSION_AHEAD) {
-        prefetch_row(rec.head());
+        rec.prefetch_row();
     }
-}
-
-#[inline(always)]
-fn prefetch_row(v: *const Version) {
-    prefetch(v);
-    prefetch(v.wrapping_byte_add(64));
 }

@@ -12,6 +12,7 @@ use crate::access::quick::Passes;
 use crate::access::{altered, tuple};
 use crate::pg::{compat, Tid};
 use crate::state::platform;
+use mixedcc_engine::record::Record;
 use mixedcc_engine::txn::Found;
 use mixedcc_engine::Txn;
 use pgrx::pg_sys;
@@ -29,6 +30,9 @@ pub struct Ahead {
     at: u32,
     /// The first record that was not looked at.
     to: u64,
+    /// Records from there on, and how many: their rows are fetched while these are handed out.
+    coming: *const Record,
+    n_coming: u32,
     /// Of the rows' type.
     prefix: Prefix,
 }
@@ -43,7 +47,20 @@ impl Ahead {
     /// Forgets the rows that are left.
     #[inline]
     pub fn forget(&mut self) {
-        (self.n, self.at) = (0, 0);
+        (self.n, self.at, self.n_coming) = (0, 0, 0);
+    }
+
+    /// Fetches the row of a coming record: of that with the number of the row that is next.
+    ///
+    /// # Safety
+    /// The scan has not ended.
+    #[inline(always)]
+    unsafe fn fetch_coming(&self) {
+        if self.at < self.n_coming {
+            // SAFETY: INV-DIR: there are so many records there, as long as the table is locked
+            // (contract of this function).
+            unsafe { (*self.coming.add(self.at as usize)).prefetch_row() };
+        }
     }
 
     /// All rows are handed out: the record at which the scan goes on, if there were any.
@@ -67,6 +84,7 @@ pub unsafe fn hand_out(s: *mut Scan, slot: *mut pg_sys::TupleTableSlot) {
     unsafe {
         let a = &mut (*s).ahead;
         let found = a.rows[a.at as usize % RUN];
+        a.fetch_coming();
         a.at += 1;
         (*s).next = found.no + 1;
         store(s, slot, found);
@@ -104,11 +122,13 @@ pub unsafe fn skip(s: *mut Scan) -> (u32, Passes) {
         let a = &mut (*s).ahead;
         let first = a.at;
         let mut passes = Passes::No;
-        for found in a.rows.iter().take(a.n as usize).skip(first as usize) {
+        while a.has_row() {
+            let found = a.rows[a.at as usize % RUN];
             passes = (*s).quick.passes(tuple::header(found.version), &a.prefix);
             if passes != Passes::No {
                 break;
             }
+            a.fetch_coming();
             a.at += 1;
         }
         let skipped = a.at - first;
@@ -168,6 +188,8 @@ pub unsafe fn look(s: *mut Scan, t: &mut Txn) -> bool {
         let a = &mut (*s).ahead;
         let looked = t.look_ahead((*(*s).info).table, (from, end), look, &mut a.rows);
         (a.n, a.at, a.to) = (looked.rows as u32, 0, looked.next);
+        let coming = (*(*s).info).table.records_from(looked.next, (*s).end.min(looked.next + RUN as u64));
+        (a.coming, a.n_coming) = (coming.as_ptr(), coming.len() as u32);
         if looked.rows == 0 {
             (*s).next = looked.next;
         }

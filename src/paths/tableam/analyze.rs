@@ -3,8 +3,7 @@
 //! It passes over a permanent table that does not fit into memory, with a warning: it goes on with
 //! the next table. What it knows of the table's size and content stays.
 
-use super::ahead;
-use super::scan::Scan;
+use super::scan::{Scan, FETCH_AHEAD};
 use super::vacuum;
 use crate::access::{tuple, visible};
 use crate::pg::{compat, Tid, ROWS};
@@ -80,8 +79,11 @@ pub unsafe extern "C-unwind" fn next_tuple(
         let t = xact::txn();
         while ((*s).at as u64) < ROWS {
             let n = (*s).block * ROWS + (*s).at as u64;
-            if n.is_multiple_of(ahead::RUN as u64) {
-                t.fetch_ahead(info.table, n, n + ahead::RUN as u64);
+            if (*s).at == 0 {
+                t.fetch_ahead(info.table, n, n + FETCH_AHEAD as u64);
+            }
+            if let Some(rec) = info.table.record(n + FETCH_AHEAD as u64) {
+                rec.prefetch_row();
             }
             (*s).at += 1;
             let Some(r) = RecordRef::find(info.table, n) else { break };

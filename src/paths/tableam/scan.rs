@@ -11,6 +11,7 @@ use crate::pg::{compat, expr, tid_bound, Tid, ROWS};
 use crate::state::rel::{self, RelInfo};
 use crate::state::xact::{self, parallel, Mode};
 use mixedcc_engine::primitive::prefetch;
+use mixedcc_engine::record::Record;
 use mixedcc_engine::txn::{Found, Look, ScanId};
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys;
@@ -513,19 +514,36 @@ pub unsafe fn set_page(s: *mut Scan, block: pg_sys::BlockNumber, offsets: Option
                 }
             }
         }
+        fetch_first(s);
         (*s).n_offsets > 0
     }
 }
 
 /// Rows of a bitmap or a sample are fetched so many before they are read.
-const FETCH_AHEAD: usize = 16;
+pub const FETCH_AHEAD: usize = 16;
 
 /// Fetches a row that will be read soon, if there is such an offset.
 #[inline]
 fn fetch_offset(info: &RelInfo, block: u64, offset: Option<&u16>) {
     let n = offset.and_then(|o| (block * ROWS + *o as u64).checked_sub(1));
     if let Some(rec) = n.and_then(|n| info.table.record(n)) {
-        prefetch(rec.head());
+        rec.prefetch_row();
+    }
+}
+
+/// Fetches the first rows of a block's offsets: their records first, and then, together, what these
+/// point to.
+///
+/// # Safety
+/// As for [`next_of_block`].
+unsafe fn fetch_first(s: *const Scan) {
+    // SAFETY: `s` was made by `begin` (contract of this function).
+    unsafe {
+        let (info, from) = (&*(*s).info, (*s).block * ROWS);
+        let first = &(&(*s).offsets)[..FETCH_AHEAD.min((*s).n_offsets as usize)];
+        let records = first.iter().filter_map(|o| info.table.record((from + u64::from(*o)).checked_sub(1)?));
+        records.clone().for_each(|rec| prefetch(rec));
+        records.for_each(Record::prefetch_row);
     }
 }
 
