@@ -494,7 +494,7 @@ impl Table {
     /// Removes all rows at once.
     ///
     /// # Safety
-    /// No other process can reach the rows.
+    /// No other process can reach the rows, and no transaction has a run of its numbers.
     pub unsafe fn clear(&self, e: &Engine, slot: SlotId) {
         for n in 0..self.len() {
             let Some(r) = self.record(n) else { continue };

@@ -16,7 +16,7 @@ fn with_table(test: impl FnOnce(&Engine, &'static Table)) {
 }
 
 fn take(e: &Engine, table: &'static Table, n: usize) -> Vec<u64> {
-    (0..n).map(|_| table.take_record(e, 0, &mut Run::default()).expect("memory").0).collect()
+    (0..n).map(|_| table.take_record(e, 0, &mut Run::default(), ([0; 2], 0)).expect("memory").0).collect()
 }
 
 #[test]
@@ -65,8 +65,9 @@ fn a_number_is_taken_once_while_another_thread_puts_them_in_order() {
         let work = |slot: u16| {
             for round in 0..ROUNDS {
                 let mut run = Run::default();
-                let numbers: Vec<u64> =
-                    (0..1 + round % 9).map(|_| table.take_record(e, slot, &mut run).expect("memory").0).collect();
+                let numbers: Vec<u64> = (0..1 + round % 9)
+                    .map(|_| table.take_record(e, slot, &mut run, ([0; 2], 0)).expect("memory").0)
+                    .collect();
                 run.give_back();
                 assert!(numbers.iter().all(|n| !taken[*n as usize].swap(true, SeqCst)), "a number is taken twice");
                 numbers.iter().for_each(|n| taken[*n as usize].store(false, SeqCst));
@@ -99,7 +100,8 @@ fn who_inserts_alone_leaves_no_gaps() {
         let mut run = Run::default();
         for n in [1, 2, 5, 100, 700] {
             let first = table.len();
-            let taken: Vec<u64> = (0..n).map(|_| table.take_record(e, 0, &mut run).expect("memory").0).collect();
+            let taken: Vec<u64> =
+                (0..n).map(|_| table.take_record(e, 0, &mut run, ([0; 2], 0)).expect("memory").0).collect();
             assert_eq!(taken, Vec::from_iter(first..first + n));
             run.give_back();
             assert_eq!(table.len(), first + n);
@@ -111,7 +113,7 @@ fn who_inserts_alone_leaves_no_gaps() {
 fn runs_share_no_number_and_their_rest_comes_back() {
     with_table(|e, table| {
         let take = |run: &mut Run, n: usize| -> Vec<u64> {
-            (0..n).map(|_| table.take_record(e, 0, run).expect("memory").0).collect()
+            (0..n).map(|_| table.take_record(e, 0, run, ([0; 2], 0)).expect("memory").0).collect()
         };
         let (mut one, mut two) = (Run::default(), Run::default());
         // Runs of 1, 2 and 4.

@@ -8,6 +8,8 @@
 /// A fault of the extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
+    /// A place without a row is not looked at again when it is protected.
+    TidLookedOnce,
     /// An inclusive upper bound is taken for an exclusive one.
     UpperBound,
     /// A lower bound of a descending column is taken for an upper one.
@@ -155,7 +157,8 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 68] = [
+    const OURS: [(&str, Fault); 69] = [
+        ("tid_looked_once", Fault::TidLookedOnce),
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
         ("nulls_left_out", Fault::NullsLeftOut),

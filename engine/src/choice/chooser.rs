@@ -214,8 +214,9 @@ impl Chooser {
     }
 
     /// The number of transactions for each sample: 1 while there are few, `most` while there are
-    /// many, and more if that would be [`MOST_SAMPLED`] samples a second. `commits` are those of
-    /// all partitions; a transaction uses `partitions` of them. With `most` = 0 it is 0.
+    /// many, and up to 64 times that if there would be more than [`MOST_SAMPLED`] samples a second.
+    /// `commits` are those of all partitions, whose sum may jump when a table comes or goes; a
+    /// transaction uses `partitions` of them. With `most` = 0 it is 0.
     pub fn sample_every(&mut self, commits: u64, partitions: f64, now: u64, most: u32) -> u32 {
         let (last, at) = std::mem::replace(&mut self.last, (commits, now));
         let seconds = now.saturating_sub(at).max(1) as f64 / 1e6;
@@ -223,7 +224,7 @@ impl Chooser {
         if most == 0 {
             return 0;
         }
-        let rate = rate as u64;
-        (rate / SAMPLED + 1).min(most.into()).max(rate / MOST_SAMPLED).min(u32::MAX.into()) as u32
+        let (rate, most) = (rate as u64, most as u64);
+        (rate / SAMPLED + 1).min(most).max(rate.div_ceil(MOST_SAMPLED).min(64 * most)) as u32
     }
 }

@@ -362,8 +362,8 @@ impl Table {
     /// Purges if many records are marked.
     fn purge_if_many(&'static self, e: &Engine, slot: SlotId, p: &dyn Platform, owed: u64) {
         let marked = self.dead_entries.marked.load(Ordering::Relaxed);
-        let entries = self.primary().map_or(0, |i| i.index.len());
-        if marked > MARKS_PURGE.max(entries / 16) {
+        let entries = || self.primary().map_or(0, |i| i.index.len());
+        if marked > MARKS_PURGE && marked > entries() / 16 {
             // Without memory they stay marked for now.
             let _ = self.purge_marked(e, slot, p, owed);
         }

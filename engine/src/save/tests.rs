@@ -190,7 +190,8 @@ fn free_numbers_are_taken_in_ascending_order_after_a_load() {
     let (tables, end) = load(&other.e(), &bytes);
     end.unwrap();
     let Ok(t) = tables[0] else { panic!("the table was skipped") };
-    let taken: Vec<u64> = (0..5).map(|_| t.take_record(&other.e(), 0, &mut Run::default()).unwrap().0).collect();
+    let taken: Vec<u64> =
+        (0..5).map(|_| t.take_record(&other.e(), 0, &mut Run::default(), ([0; 2], 0)).unwrap().0).collect();
     assert_eq!(taken, [3, 4, 7, 12, 20]);
 }
 

@@ -53,14 +53,16 @@ impl Run {
 }
 
 impl Table {
-    /// Takes a free record for an insert, and returns its number and address. Its state is
-    /// `REC_USED`, and it has no version.
+    /// Takes a free record for an insert, and returns its number and address. It has the
+    /// partitions `part` and the writer `xid` before its state is `REC_USED`; a process that sees
+    /// that state may ask for its partition. It has no version.
     #[inline]
     pub fn take_record(
         &'static self,
         e: &Engine,
         slot: SlotId,
         run: &mut Run,
+        (part, xid): ([u16; 2], u32),
     ) -> Result<(u64, &'static Record), Error> {
         if !run.table.is_some_and(|t| std::ptr::eq(t, self)) {
             run.give_back();
@@ -71,7 +73,8 @@ impl Table {
         }
         let (n, r) = self.take_from(e, slot, run)?;
         debug_assert!(r.head().is_null() && r.lock.is_free() && r.state.load(Ordering::Relaxed) == REC_FREE);
-        r.writer.store(0, Ordering::Relaxed);
+        r.part.iter().zip(part).for_each(|(to, no)| to.store(no, Ordering::Relaxed));
+        r.writer.store(xid, Ordering::SeqCst);
         r.state.store(REC_USED, Ordering::Release);
         Ok((n, r))
     }
@@ -102,7 +105,7 @@ impl Table {
             (run.listed, run.left) = self.latch.with(|| self.unlink(e, wanted.min(MOST_LISTED)));
         }
         if run.left > 0 {
-            run.size = u64::from(run.left);
+            run.size = wanted;
             return Ok(());
         }
         loop {
@@ -144,19 +147,27 @@ impl Table {
         if run.next < run.end
             && self.next.compare_exchange(run.end, run.next, Ordering::SeqCst, Ordering::SeqCst).is_err()
         {
-            self.latch.with(|| (run.next..run.end).rev().for_each(|n| self.link_free(n)));
+            for (n, r) in (run.next..run.end - 1).filter_map(|n| Some((n, self.record(n)?))) {
+                r.next_free.store(n as u32 + 2, Ordering::Relaxed);
+            }
+            self.put_chain(run.next as u32 + 1, run.end as u32);
         }
         if run.left > 0 {
             let mut last = run.listed;
             for _ in 1..run.left {
                 last = self.listed(last).map_or(0, |r| r.next_free.load(Ordering::Relaxed));
             }
-            if let Some(last) = self.listed(last) {
-                self.latch.with(|| {
-                    last.next_free.store(self.free.load(Ordering::Relaxed), Ordering::Relaxed);
-                    self.free.store(run.listed, Ordering::Relaxed);
-                });
-            }
+            self.put_chain(run.listed, last);
+        }
+    }
+
+    /// Puts linked records on the list of free ones: the first and the last number, plus 1.
+    fn put_chain(&self, first: u32, last: u32) {
+        if let Some(last) = self.listed(last) {
+            self.latch.with(|| {
+                last.next_free.store(self.free.load(Ordering::Relaxed), Ordering::Relaxed);
+                self.free.store(first, Ordering::Relaxed);
+            });
         }
     }
 
@@ -165,17 +176,9 @@ impl Table {
         self.record(u64::from(link).checked_sub(1)?)
     }
 
-    /// Puts a number on the list of free ones. The caller holds the latch.
-    fn link_free(&self, n: u64) {
-        if let Some(r) = self.record(n) {
-            r.next_free.store(self.free.load(Ordering::Relaxed), Ordering::Relaxed);
-            self.free.store(n as u32 + 1, Ordering::Relaxed);
-        }
-    }
-
     /// Puts a number on the list of free ones.
     pub(super) fn put_free(&self, n: u64) {
-        self.latch.with(|| self.link_free(n));
+        self.put_chain(n as u32 + 1, n as u32 + 1);
     }
 
     /// Moves the lists of records on as far as the pins allow. The free list is empty, and the

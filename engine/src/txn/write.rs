@@ -125,16 +125,13 @@ impl Txn {
         ready?;
         self.acts = true;
         let (e, slot) = (self.e, self.slot);
-        let (no, rec) = match table.take_record(&e, slot, &mut self.run) {
+        let (no, rec) = match table.take_record(&e, slot, &mut self.run, (part, xid)) {
             Err(Error::OutOfMemory) => {
                 self.reclaim();
-                table.take_record(&e, slot, &mut self.run)?
+                table.take_record(&e, slot, &mut self.run, (part, xid))?
             }
             taken => taken?,
         };
-        rec.part[0].store(part[0], Ordering::Relaxed);
-        rec.part[1].store(part[1], Ordering::Relaxed);
-        rec.writer.store(xid, Ordering::SeqCst);
         let r = RecordRef { table, no, rec };
         // A free record has no write of ours: what we wrote there was undone, or stays until we
         // end.

@@ -2,11 +2,12 @@
 
 use crate::access::fetch::Fetch;
 use crate::access::{deferred, hollow, indexscan, protect, rowmarks, tuple, visible};
+use crate::pg::faults::{self, Fault};
 use crate::pg::Tid;
 use crate::state::errors::ok;
 use crate::state::platform::PG;
-use crate::state::rel;
 use crate::state::xact::{self, Mode};
+use crate::state::{rel, stop};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::{Version, REC_FREE};
 use mixedcc_engine::txn::WriteKind;
@@ -154,14 +155,17 @@ unsafe fn find(
             Tid::New(n) => t.write(n).map(|w| (w.version.as_ptr(), tid)),
             Tid::Invalid => None,
             Tid::Record(n) => {
-                let r = RecordRef::find(info.table, n).filter(|r| r.rec.state.load(Ordering::Acquire) != REC_FREE);
-                let Some(r) = r else {
-                    // The row of a later insert may get this TID, in any partition.
-                    if (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC {
-                        super::scan::protect_all(info);
-                    }
-                    return None;
-                };
+                let look =
+                    || RecordRef::find(info.table, n).filter(|r| r.rec.state.load(Ordering::Acquire) != REC_FREE);
+                let mut r = look();
+                if r.is_none() && (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC {
+                    // The row of a later insert may get this TID, in any partition; or has got it
+                    // before the protection.
+                    stop::reach("tid-looked");
+                    super::scan::protect_all(info);
+                    r = look().filter(|_| !faults::on(Fault::TidLookedOnce));
+                }
+                let r = r?;
                 if (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_ANY {
                     let (v, old_of) = visible::any(t, xact::mode(), r)?;
                     let tid = match old_of {
@@ -242,11 +246,13 @@ pub unsafe extern "C-unwind" fn tid_valid(scan: pg_sys::TableScanDesc, tid: pg_s
         match Tid::read(&*tid) {
             Tid::Record(n) => {
                 let info = &*(*scan.cast::<super::scan::Scan>()).info;
-                let there = n / crate::pg::ROWS < info.table.len().div_ceil(crate::pg::ROWS);
-                if !there {
-                    super::scan::protect_all(info); // a later insert may get it
+                let is_there = || n / crate::pg::ROWS < info.table.len().div_ceil(crate::pg::ROWS);
+                if is_there() {
+                    return true;
                 }
-                there
+                stop::reach("tid-looked");
+                super::scan::protect_all(info); // a later insert may get it
+                is_there() && !faults::on(Fault::TidLookedOnce)
             }
             _ => true,
         }

@@ -178,6 +178,7 @@ fn samples_are_enough_and_never_too_many() {
     assert_eq!(every(6000, 1.0, 16), 5);
     assert_eq!(every(6000, 4.0, 16), 2, "1,500 transactions");
     assert_eq!(every(200_000, 1.0, 16), 16, "one in `most`");
-    assert_eq!(every(6_000_000, 1.0, 16), 100, "60,000 a second");
+    assert_eq!(every(6_000_001, 1.0, 16), 101, "60,000 a second");
+    assert_eq!(every(1_000_000_000_000, 1.0, 16), 1024);
     assert_eq!(every(6_000_000, 1.0, 0), 0, "none is wanted");
 }

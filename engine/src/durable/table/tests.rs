@@ -260,7 +260,7 @@ fn bits_and_homes_of_many_records_are_kept() {
     let w = World::new();
     let some: Vec<u64> = vec![0, 63, 64, 255, 256, 16383, 16384, 20000];
     for n in 0..=20000 {
-        assert_eq!(w.table.take_record(&w.e, WRITER, &mut Run::default()).expect("memory").0, n);
+        assert_eq!(w.table.take_record(&w.e, WRITER, &mut Run::default(), ([0; 2], 0)).expect("memory").0, n);
     }
     some.iter().for_each(|n| w.durable.set_dirty(*n));
     assert!(w.durable.is_flagged() && w.durable.take_flag() && !w.durable.take_flag());
