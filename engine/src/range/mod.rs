@@ -31,5 +31,5 @@ pub use inserted::{InsertEntry, Inserts};
 pub use keyed::{EntryKey, KeyEntry, Subject, INLINE_KEY};
 pub use parts::{Against, Part, PartCopy, Parts, PARTS};
 pub use ring::{Entry, EntryHead, List, ListHead, Position, Registered, Ring, Verdict, RING_SIZE};
-pub use set::{compare, Range, RangeSet, LIST_SIZES};
+pub use set::{compare, Range, RangeSet, Room, LIST_SIZES};
 pub use under_way::UnderWay;

@@ -16,6 +16,7 @@
 //! 2. each entry, for a registration of an earlier lap;
 //! 3. `evicted`.
 
+use super::set::Room;
 use crate::counts;
 use crate::csn::{Csn, Stamp};
 use crate::faults::{self, Fault, Moment};
@@ -182,8 +183,12 @@ pub enum Verdict {
 /// A circular list of the registrations of a range (INV-RING, INV-PLACE).
 pub struct List<'a, E> {
     head: Words<'a>,
-    /// Their number is a power of two.
+    /// The number of entries, which is a power of two.
+    size: u64,
+    /// Empty: there were none yet when this was made.
     entries: &'a [E],
+    /// Where they come to be (INV-ROOM).
+    room: Option<&'a Room<E>>,
 }
 
 impl<E> Clone for List<'_, E> {
@@ -226,13 +231,19 @@ impl<'a, E: Entry> List<'a, E> {
     /// The list made of these entries.
     pub fn new(head: &'a ListHead, entries: &'a [E]) -> List<'a, E> {
         debug_assert!(entries.len().is_power_of_two());
-        List { head: head.words(), entries }
+        List { head: head.words(), size: entries.len() as u64, entries, room: None }
     }
     /// The same, of a list that many use.
     #[inline]
     pub fn spread(head: &'a SpreadHead, entries: &'a [E]) -> List<'a, E> {
+        debug_assert!(entries.len().is_power_of_two());
         let SpreadHead { tail, finished, done, evicted, .. } = head;
-        List { head: Words { tail, finished, done, evicted }, entries }
+        List { head: Words { tail, finished, done, evicted }, size: entries.len() as u64, entries, room: None }
+    }
+    /// The list with `size` entries, which may not be there yet.
+    pub fn in_room(head: &'a ListHead, room: &'a Room<E>, size: u64) -> List<'a, E> {
+        debug_assert!(size.is_power_of_two());
+        List { head: head.words(), size, entries: room.entries(), room: Some(room) }
     }
     /// The number of registrations ever made.
     pub fn version(&self) -> u64 {
@@ -240,12 +251,18 @@ impl<'a, E: Entry> List<'a, E> {
     }
     /// The number of registrations that it remembers.
     pub fn size(&self) -> u64 {
-        self.entries.len() as u64
+        self.size
     }
-    /// The entry of a position.
+    /// The entry of a position that was taken (INV-ROOM).
     #[inline]
     pub fn entry(&self, pos: u64) -> &'a E {
-        &self.entries[(pos & (self.size() - 1)) as usize]
+        let at = (pos & (self.size - 1)) as usize;
+        self.entries.get(at).unwrap_or_else(|| self.late_entry(at))
+    }
+    #[cold]
+    fn late_entry(&self, at: usize) -> &'a E {
+        let room = self.room.expect("a list without a room has entries");
+        &room.entries()[at]
     }
 
     /// Adds a registration. Returns its position and the result of `fill`, which writes the rest of

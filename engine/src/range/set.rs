@@ -4,6 +4,10 @@
 //! in a set as long as some pin is not larger than the clock's value at which scans ceased to use
 //! it. The set is freed when every pin is larger than the clock's value at which writers ceased to
 //! find it.
+//!
+//! **INV-ROOM**: The entries of a range's list are made by its first writer, all-zero, and
+//! published before that writer takes its position. They stay as long as the set. So a process that
+//! has read a number of registrations above 0 finds them. Until then the list is empty.
 
 use super::keyed::KeyEntry;
 use super::ring::{List, ListHead};
@@ -16,6 +20,41 @@ use crate::shared::Engine;
 use std::cmp;
 use std::ops::Bound;
 use std::ptr::NonNull;
+
+/// Where the entries of a list are, once there are any (INV-ROOM). All-zero: there are none yet.
+#[repr(C)]
+pub struct Room<E> {
+    first: AtomicPtr<E>,
+    /// Their number; it is stored before `first`, and all writers store the same.
+    size: AtomicU64,
+}
+
+impl<E> Room<E> {
+    /// An empty one made of the model checker's atomics.
+    #[cfg(loom)]
+    pub fn model() -> Room<E> {
+        Room { first: AtomicPtr::new(std::ptr::null_mut()), size: AtomicU64::new(0) }
+    }
+    /// The entries. Empty: there are none yet.
+    #[inline]
+    pub fn entries(&self) -> &[E] {
+        let first = self.first.load(Ordering::SeqCst);
+        if first.is_null() {
+            return &[];
+        }
+        let size = self.size.load(Ordering::Relaxed) as usize;
+        // SAFETY: INV-ROOM: the contract of `put`.
+        unsafe { std::slice::from_raw_parts(first, size) }
+    }
+    /// Puts entries here, unless another writer has done so.
+    ///
+    /// # Safety
+    /// There are `size` valid entries, which live as long as the room. All callers name that size.
+    pub unsafe fn put(&self, entries: *mut E, size: u64) -> bool {
+        self.size.store(size, Ordering::Relaxed);
+        self.first.compare_exchange(std::ptr::null_mut(), entries, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+}
 
 /// Compares two keys of an index, as bytes if `order` is 0. Any other order may unwind.
 #[inline]
@@ -39,7 +78,8 @@ fn prefix(key: &[u8]) -> u64 {
 #[repr(C)]
 pub struct Range {
     list: ListHead,
-    _pad: [u64; 4],
+    entries: Room<KeyEntry>,
+    _pad: [u64; 2],
     /// Under `2pl`, scans that cover the range hold [`crate::lock::Mode::Share`] or `KeyShare`, and
     /// writers hold `Intent`, or `Change` for an update in place.
     pub lock: LockWord,
@@ -75,22 +115,25 @@ pub struct RangeSet {
     bytes: u64,
     pub(super) next_dead: AtomicPtr<RangeSet>,
     pub(super) dead_at: AtomicU64,
-    _pad: [u64; 4],
-    // In memory follow: n ranges; n * list_size entries; n prefixes of boundaries; n offsets (u32)
-    // of the boundaries' ends, the first for the beginning; and the boundaries' bytes.
+    /// The number of lists that have entries.
+    rooms: AtomicU64,
+    _pad: [u64; 3],
+    // In memory follow: n ranges; n prefixes of boundaries; n offsets (u32) of the boundaries'
+    // ends, the first for the beginning; and the boundaries' bytes.
 }
 #[cfg(not(loom))]
 const _: () = assert!(std::mem::size_of::<RangeSet>() == 64);
 
 impl RangeSet {
-    /// The size in bytes of a set of `n` ranges whose boundaries have `blob` bytes together.
-    pub fn size(n: u32, list_size: u32, blob: usize) -> usize {
-        let (n, size) = (n as usize, list_size as usize);
-        std::mem::size_of::<RangeSet>()
-            + n * std::mem::size_of::<Range>()
-            + n * size * std::mem::size_of::<KeyEntry>()
-            + n * (8 + 4)
-            + blob
+    /// The size in bytes of a set of `n` ranges whose boundaries have `blob` bytes together,
+    /// without the entries of lists.
+    pub fn size(n: u32, blob: usize) -> usize {
+        let n = n as usize;
+        std::mem::size_of::<RangeSet>() + n * std::mem::size_of::<Range>() + n * (8 + 4) + blob
+    }
+    /// The size in bytes of the entries of a list.
+    pub fn size_of_list(list_size: u32) -> usize {
+        list_size as usize * std::mem::size_of::<KeyEntry>()
     }
 
     /// Makes a set. Leaves out boundaries that do not ascend. Comparisons may unwind.
@@ -110,13 +153,13 @@ impl RangeSet {
         }
         let list_size = list_size.clamp(*LIST_SIZES.start(), *LIST_SIZES.end()).next_power_of_two();
         let (n, blob) = (kept.len() as u32 + 1, kept.iter().map(|b| b.len()).sum::<usize>());
-        let bytes = RangeSet::size(n, list_size, blob);
+        let bytes = RangeSet::size(n, blob);
         if u32::try_from(blob).is_err() {
             return Err(Error::OutOfMemory);
         }
         let mem = e.region.alloc(slot as usize, bytes)?;
-        // SAFETY: INV-M1: fresh memory of that size. INV-SET: all-zero ranges and entries are
-        // valid, and the rest is written here before the set is published.
+        // SAFETY: INV-M1: fresh memory of that size. INV-SET: all-zero ranges are valid, and the
+        // rest is written here before the set is published.
         unsafe {
             mem.as_ptr().write_bytes(0, bytes);
             let set = mem.cast::<RangeSet>().as_ptr();
@@ -146,19 +189,18 @@ impl RangeSet {
     pub fn list_size(&self) -> u32 {
         self.list_size
     }
-    /// The set's size in the region, in bytes.
+    /// The set's size in the region, in bytes: with the entries of those lists that have some, and
+    /// without long keys.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        let rooms = self.rooms.load(Ordering::Relaxed);
+        self.bytes + rooms * RangeSet::size_of_list(self.list_size) as u64
     }
 
     fn ranges(&self) -> *const Range {
         (self as *const RangeSet).wrapping_add(1).cast()
     }
-    fn entries(&self) -> *const KeyEntry {
-        self.ranges().wrapping_add(self.n as usize).cast()
-    }
     fn prefixes(&self) -> *const u64 {
-        self.entries().wrapping_add(self.n as usize * self.list_size as usize).cast()
+        self.ranges().wrapping_add(self.n as usize).cast()
     }
     fn offsets(&self) -> *const u32 {
         self.prefixes().wrapping_add(self.n as usize).cast()
@@ -172,17 +214,40 @@ impl RangeSet {
     }
     /// The list of range `i`.
     pub fn list(&self, i: u32) -> List<'_, KeyEntry> {
-        let head = &self.range(i).list;
-        let size = self.list_size as usize;
-        // SAFETY: INV-SET: `n * list_size` entries follow the ranges, and `i < n`.
-        let entries = unsafe { std::slice::from_raw_parts(self.entries().add(i as usize * size), size) };
-        List::new(head, entries)
+        let range = self.range(i);
+        List::in_room(&range.list, &range.entries, self.list_size as u64)
+    }
+
+    /// Gives the list of range `i` its entries, unless it has them (INV-ROOM). A writer calls this
+    /// before it registers there. False: there is no memory for them.
+    #[inline]
+    pub fn give_entries(&self, e: &Engine, slot: SlotId, i: u32) -> bool {
+        !self.range(i).entries.entries().is_empty() || self.make_entries(e, slot, i)
+    }
+
+    #[cold]
+    fn make_entries(&self, e: &Engine, slot: SlotId, i: u32) -> bool {
+        let bytes = RangeSet::size_of_list(self.list_size);
+        let Ok(mem) = e.region.alloc(slot as usize, bytes) else { return false };
+        // SAFETY: INV-M1: fresh memory of that size. INV-ROOM: all-zero entries are valid, and they
+        // stay as long as the set.
+        let first = unsafe {
+            mem.as_ptr().write_bytes(0, bytes);
+            self.range(i).entries.put(mem.as_ptr().cast(), self.list_size as u64)
+        };
+        if first {
+            self.rooms.fetch_add(1, Ordering::Relaxed);
+        } else {
+            // SAFETY: INV-M1: another writer was first, so no other process has seen this memory.
+            unsafe { e.region.free(slot as usize, mem) };
+        }
+        true
     }
     /// Boundary `i`, between ranges `i` and `i + 1`.
     pub fn boundary(&self, i: u32) -> &[u8] {
         assert!(i + 1 < self.n);
         let at = self.offsets();
-        // SAFETY: INV-SET: `n` offsets and the boundaries follow the entries.
+        // SAFETY: INV-SET: `n` offsets and the boundaries follow the prefixes.
         unsafe {
             let (from, to) = (*at.add(i as usize) as usize, *at.add(i as usize + 1) as usize);
             let first = at.add(self.n as usize).cast::<u8>();
@@ -193,7 +258,7 @@ impl RangeSet {
     /// The number of the range that holds a key. Comparisons may unwind.
     pub fn locate(&self, p: &dyn Platform, order: u32, key: &[u8]) -> u32 {
         let (mut low, mut high) = (0, self.n - 1);
-        // SAFETY: INV-SET: `n` prefixes follow the entries.
+        // SAFETY: INV-SET: `n` prefixes follow the ranges.
         let prefixes = unsafe { std::slice::from_raw_parts(self.prefixes(), self.n as usize) };
         let first = prefix(key);
         // Keys often ascend, so the last range is tried first.
@@ -249,17 +314,21 @@ impl RangeSet {
         }
     }
 
-    /// Frees the set and the long keys in it.
+    /// Frees the set, its lists, and the long keys in them.
     ///
     /// # Safety
     /// No other process can reach the set (INV-SET).
     pub(super) unsafe fn destroy(&self, e: &Engine, slot: SlotId) {
-        for i in 0..self.n as usize * self.list_size as usize {
-            // SAFETY: INV-SET: `n * list_size` entries follow the ranges.
-            let block = unsafe { &*self.entries().add(i) }.block();
-            if let Some(b) = NonNull::new(block) {
+        for i in 0..self.n {
+            let entries = self.range(i).entries.entries();
+            for b in entries.iter().filter_map(|entry| NonNull::new(entry.block())) {
                 // SAFETY: INV-KEY: the block is reachable from this entry only.
                 unsafe { e.region.free(slot as usize, b) };
+            }
+            if let Some(first) = entries.first() {
+                // SAFETY: INV-SET: by this function's contract the list is ours alone. INV-M1: the
+                // region gets it back once.
+                unsafe { e.region.free(slot as usize, NonNull::from(first).cast()) };
             }
         }
         // SAFETY: INV-SET: by this function's contract the set is ours alone. INV-M1: the region
@@ -284,6 +353,8 @@ impl RangeSet {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::csn::Stamp;
+    use crate::range::{Effect, Subject, Verdict};
     use crate::threads::{Block, Threads};
 
     #[test]
@@ -311,5 +382,58 @@ mod tests {
             // SAFETY: INV-SET: the set was never published.
             unsafe { set.destroy(&b.engine, 0) };
         }
+    }
+
+    #[test]
+    fn a_set_has_lists_only_where_something_was_written() {
+        let b = Block::new(64 << 20, 2).expect("a block");
+        let (e, p) = (b.engine, Threads::new(b.engine, 0, Default::default()));
+        let keys: Vec<[u8; 8]> = (1..4096u64).map(u64::to_be_bytes).collect();
+        let cuts: Vec<&[u8]> = keys.iter().map(|k| &k[..]).collect();
+        let used = || {
+            e.region.flush_slot(0);
+            e.region.usage().classes.iter().map(|c| c.live * c.object_bytes).sum::<usize>() + e.region.usage().run_bytes
+        };
+        let before = used();
+        let set = RangeSet::create(&e, 0, &p, 0, &cuts, 256).expect("room");
+        assert_eq!((set.len(), set.list_size()), (4096, 256));
+        // docs/durability.md, "Sizes": 64, and 148 for each range with a bound of 8 bytes.
+        assert_eq!(set.bytes(), 64 + 4096 * 148 - 8);
+        assert!(used() - before < 700_000, "a scan that makes ranges takes little: {}", used() - before);
+        assert!((0..4096).all(|no| set.list(no).position().is_quiet() && set.list(no).is_finished()));
+        let (seen, start) = (set.list(7), set.list(7).position());
+        let tag = Stamp::tag(0, 1);
+        for twice in 0..2 {
+            assert!(set.give_entries(&e, 0, 7));
+            assert_eq!(set.bytes(), 64 + 4096 * 148 - 8 + 256 * 64, "once and no more: {twice}");
+        }
+        let (pos, _) = set.list(7).register(tag, |entry| entry.fill(Subject::Short(b"k"), Effect::New));
+        // A scan that has looked before finds the first registration of the list.
+        assert!(!seen.is_unchanged(&start));
+        assert_eq!(seen.look(&start, 0, Stamp::tag(1, 1), 9), Verdict::Look(tag, 1));
+        assert_eq!(seen.key(pos).and_then(|k| k.bytes().map(<[u8]>::to_vec)), Some(b"k".to_vec()));
+        seen.finish(pos, tag, Stamp::ABORTED);
+        assert!(seen.is_finished() && set.list(6).is_unchanged(&start));
+        // SAFETY: INV-SET: the set was never published.
+        unsafe { set.destroy(&e, 0) };
+        assert_eq!(used(), before, "all is given back");
+    }
+
+    #[test]
+    fn a_list_without_memory_gets_no_entries() {
+        let b = Block::new(16 << 20, 2).expect("a block");
+        let (e, p) = (b.engine, Threads::new(b.engine, 0, Default::default()));
+        let set = RangeSet::create(&e, 0, &p, 0, &[b"k"], 65536).expect("room");
+        let mut taken = Vec::new();
+        while let Ok(mem) = e.region.alloc(1, 1 << 20) {
+            taken.push(mem);
+        }
+        assert!(!set.give_entries(&e, 0, 1));
+        assert!(set.list(1).position().is_quiet());
+        for mem in taken {
+            // SAFETY: INV-M1: allocated above, and given back once.
+            unsafe { e.region.free(1, mem) };
+        }
+        assert!(set.give_entries(&e, 0, 1));
     }
 }

@@ -131,6 +131,20 @@ impl Plan {
         self.all.truncate(kept);
     }
 
+    /// Gives the lists in which it will register their entries (INV-ROOM). Where there is no memory
+    /// for them, the writes count as those of unknown keys.
+    fn give_entries(&mut self, owner: &Owner) {
+        let Plan { all, known, .. } = self;
+        all.retain(|r| {
+            let has = r.set.give_entries(&owner.e, owner.slot, r.no);
+            if !has {
+                let of_it = |k: &&mut Known| k.sets.iter().any(|s| same(*s, Some(r.set)));
+                known.iter_mut().filter(of_it).for_each(|k| k.unknown = true);
+            }
+            has
+        });
+    }
+
     /// The partitions into which the writes insert, with the first and the last record of each.
     fn add_partitions(&mut self, writes: &WriteSet) {
         for w in writes.inserts() {
@@ -224,6 +238,7 @@ impl Registrations {
             }
         }
         self.plan.collapse();
+        self.plan.give_entries(owner);
     }
 
     /// Now and then a commit looks whether the ranges are needed.

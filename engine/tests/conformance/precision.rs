@@ -52,6 +52,40 @@ fn writes_between_the_bounds_abort_and_no_others() {
 }
 
 #[test]
+fn without_memory_for_a_list_its_writers_count_as_those_of_unknown_keys() {
+    // A list takes 512 kB.
+    let w = world(Protocol::Occ, Policy::Wait, &[2], 8192);
+    let r = Recorder::new();
+    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+    let mut run = |key| {
+        reader.begin(Serializable);
+        scan(&mut reader, 0, Included(0), Included(1));
+        let there = w_has(&mut writer, key);
+        write(&mut writer, key, there, 0);
+        let end = reader.commit();
+        reader.abort();
+        end.is_ok()
+    };
+    let mut taken = Vec::new();
+    while let Ok(mem) = w.e.region.alloc(1, 1 << 18) {
+        taken.push(mem);
+    }
+    let give_back = |mem| {
+        // SAFETY: INV-M1: allocated above, and given back once.
+        unsafe { w.e.region.free(1, mem) };
+    };
+    // For what is smaller than a list.
+    taken.pop().into_iter().for_each(give_back);
+    let unknown = || ranges(&w, 0).unknown_version();
+    let before = unknown();
+    assert_eq!([run(3), run(1)], [false, false], "a write of any key");
+    assert_eq!(unknown(), before + 2);
+    taken.into_iter().for_each(give_back);
+    assert_eq!([run(3), run(1)], [true, false]);
+    assert_eq!(unknown(), before + 2);
+}
+
+#[test]
 fn a_scan_that_ended_early_protects_what_it_read() {
     let w = world(Protocol::Occ, Policy::Wait, &[2, 5], 64);
     let r = Recorder::new();

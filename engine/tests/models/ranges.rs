@@ -11,7 +11,7 @@ use loom::thread;
 use mixedcc_engine::csn::{Csn, Stamp, State};
 use mixedcc_engine::faults::{self, Fault as Broken};
 use mixedcc_engine::range::{
-    Dormancy, Effect, EntryHead, KeyEntry, List, ListHead, Look, Part, Position, Ring, Subject, UnderWay, Verdict,
+    Dormancy, Effect, EntryHead, KeyEntry, List, ListHead, Look, Part, Position, Ring, Room, Subject, UnderWay, Verdict,
 };
 
 /// A list with two keyed entries.
@@ -200,6 +200,55 @@ fn ranges_can_appear_at_any_moment() {
 #[test]
 fn not_if_commits_look_for_them_before_they_say_so() {
     assert!(fails(|| activation(true)));
+}
+
+/// A list whose entries come with its first writer.
+struct Late(ListHead, Room<EntryHead>, [EntryHead; 2]);
+
+impl Late {
+    fn list(&self) -> List<'_, EntryHead> {
+        List::in_room(&self.0, &self.1, 2)
+    }
+    fn give(&self) {
+        // SAFETY: INV-ROOM: the two entries live as long as the room, and have atomics only.
+        unsafe { self.1.put(self.2.as_ptr().cast_mut(), 2) };
+    }
+}
+
+/// A writer registers in a list that has no entries yet, while another transaction scans.
+fn first_writer(gives_late: bool) {
+    let entries = [EntryHead::model(), EntryHead::model()];
+    let w = Arc::new((World::new(), Record::new(), Late(ListHead::model(), Room::model(), entries)));
+    let writer = {
+        let w = w.clone();
+        thread::spawn(move || {
+            let (world, row, late) = &*w;
+            if gives_late {
+                let csn = commit(world, row, &[List::new(&late.0, &late.2)]);
+                late.give();
+                return csn;
+            }
+            late.give();
+            commit(world, row, &[late.list()])
+        })
+    };
+    let (world, row, late) = &*w;
+    let list = late.list();
+    let start = list.position();
+    let seen = row.is_new_at(world, Csn::MAX >> 16, true);
+    let csn = world.take_csn(1);
+    let valid = validate_list(world, list, start, Stamp::tag(1, 0), csn);
+    let theirs = writer.join().unwrap();
+    assert!(!valid || seen == (theirs < csn), "a phantom: seen {seen}, their CSN {theirs}, ours {csn}");
+}
+
+#[test]
+fn a_list_gets_its_entries_from_its_first_writer() {
+    model(|| first_writer(false));
+}
+#[test]
+fn not_after_it_has_taken_a_position() {
+    assert!(fails(|| first_writer(true)));
 }
 
 /// What a rebuild can leave out.
