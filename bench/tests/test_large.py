@@ -1,4 +1,4 @@
-"""bench/large: what is read from psql and /proc, options, and the table of results."""
+"""bench/large: how it reads psql and /proc, options, and the table of results."""
 
 import os
 import pathlib
