@@ -33,6 +33,8 @@ pub mod record;
 pub mod retire;
 pub mod save;
 pub mod shared;
+#[cfg(all(test, not(loom)))]
+mod sizes;
 pub mod switch;
 pub mod table;
 pub mod threads;

@@ -326,3 +326,12 @@ impl NodeRef {
         self.set_count(mid);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    #[test]
+    fn sizes_are_as_documented() {
+        // Those of tests are smaller; see the assertion above.
+        crate::sizes::assert_documented("a node of the primary index", &[1536, 2176]);
+    }
+}

@@ -143,3 +143,13 @@ impl LockHead {
         (self.upgrader_first, self.mark) = (other.upgrader_first, other.mark);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_as_documented() {
+        crate::sizes::assert_documented("a lock with several holders", &[std::mem::size_of::<LockHead>(), 8]);
+    }
+}

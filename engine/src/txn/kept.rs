@@ -196,3 +196,17 @@ impl Txn {
         Some(t)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::txn::lock_set::LockEntry;
+
+    #[test]
+    fn sizes_are_as_documented() {
+        let sizes = [size_of::<Kept>(), size_of::<KeptWrite>(), size_of::<usize>()];
+        crate::sizes::assert_documented("a prepared transaction", &sizes);
+        crate::sizes::assert_documented("a write of a running transaction", &[size_of::<Write>()]);
+        crate::sizes::assert_documented("another lock of a running", &[size_of::<LockEntry>()]);
+    }
+}
