@@ -11,8 +11,9 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 const TRANCHE: &core::ffi::CStr = c"mixedcc";
-/// Tables for which the hash is sized; it may take more, from the slack of shared memory.
-const TABLES: i64 = 4096;
+/// Tables for which the hash has entries from the start on, and for which it has room. It may take
+/// more, from the slack of shared memory.
+const TABLES: (i64, i64) = (4096, 16384);
 
 struct Handles {
     engine: Engine,
@@ -104,7 +105,7 @@ unsafe extern "C-unwind" fn request() {
         }
         compare_with_machine();
         pg_sys::RequestAddinShmemSpace(block_size() + (1 << 16));
-        pg_sys::RequestAddinShmemSpace(pg_sys::hash_estimate_size(TABLES, std::mem::size_of::<Entry>()));
+        pg_sys::RequestAddinShmemSpace(pg_sys::hash_estimate_size(TABLES.1, std::mem::size_of::<Entry>()));
         pg_sys::RequestAddinShmemSpace(crate::state::slots::size());
         pg_sys::RequestAddinShmemSpace(crate::state::counters::size());
         pg_sys::RequestAddinShmemSpace(crate::state::xact::mixed::size());
@@ -170,8 +171,8 @@ unsafe extern "C-unwind" fn startup() {
         let mut ctl = pg_sys::HASHCTL { keysize: 12, entrysize: std::mem::size_of::<Entry>(), ..Default::default() };
         let tables = pg_sys::ShmemInitHash(
             c"mixedcc tables".as_ptr(),
-            TABLES,
-            TABLES * 4,
+            TABLES.0,
+            TABLES.1,
             &mut ctl,
             (pg_sys::HASH_ELEM | pg_sys::HASH_BLOBS) as i32,
         );

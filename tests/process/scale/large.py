@@ -11,7 +11,7 @@ from lib.common import check, equal, main, must_come, query, value
 
 LIMIT = 120.0
 PARTITIONS = 4096
-TABLES = 5000
+TABLES = 10_000
 SESSIONS = 300
 
 
