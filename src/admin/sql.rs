@@ -275,7 +275,7 @@ fn reset_stats(table: Option<Oid>) {
             continue;
         }
         for p in t.map().partitions() {
-            p.stats.reset();
+            p.reset_counts();
         }
         t.together.clear();
     }

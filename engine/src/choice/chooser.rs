@@ -1,7 +1,7 @@
 //! The coordinator's part: decisions about the partitions of all tables.
 
 use super::blame::{worst, Suspect, PARTNER};
-use super::decide::{Peer, State};
+use super::decide::{Peer, Rest, State};
 use super::decision::{Decision, Status};
 use super::features::Reading;
 use super::learned::Learned;
@@ -13,7 +13,7 @@ use crate::protocol::Protocol;
 use crate::shared::Engine;
 use crate::switch::Why;
 use crate::table::Table;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -23,12 +23,106 @@ pub struct Chooser {
     /// The model in use.
     pub model: Model,
     learned: Learned,
-    /// States by table and partition. The address distinguishes maps.
-    states: HashMap<(u64, u32), (usize, State)>,
+    /// By table and partition.
+    states: HashMap<(u64, u32), Known>,
+    /// The number of passes.
+    nth: u64,
+    /// Is time lost because of some partition ([`State::fault`])?
+    is_lost: bool,
+    /// The number of all partitions, and their sum, at the last pass.
+    partitions: u64,
+    counted: Counted,
     /// Passes since the last examination of tables that are not examined in every pass.
     passes: HashMap<u64, u32>,
     /// The commits of all partitions at the last pass, and its time.
     last: (u64, u64),
+}
+
+/// A partition's counters that are added up over all partitions, as they were read last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Transactions that committed.
+    pub commits: u64,
+    /// Sampled ones.
+    pub sampled: u64,
+    /// The partitions that these touched.
+    pub partitions: u64,
+}
+
+impl Counted {
+    fn add(&mut self, other: &Counted) {
+        self.commits += other.commits;
+        self.sampled += other.sampled;
+        self.partitions += other.partitions;
+    }
+}
+
+/// A partition that is examined.
+struct Examined {
+    no: u32,
+    p: &'static Partition,
+    reading: Reading,
+    state: Box<State>,
+}
+
+/// What its examination depends on, besides counters. `None`: a switch is asked for or under way.
+fn rest_of(p: &Partition, adaptive: bool, s: &Settings) -> Option<Rest> {
+    let v = p.switch.view();
+    let protocol = v.set.single().filter(|_| !v.is_open())?;
+    Some(Rest { protocol, chooses: adaptive && !v.pinned, pinned: v.pinned, min_samples: s.min_samples })
+}
+
+/// The interval in some of these partitions of a table for each protocol, as similar ones are
+/// judged together.
+fn peers(examined: &[Examined], s: &Settings) -> Vec<Peer> {
+    let (mut all, mut n) = (Vec::new(), [0; Protocol::COUNT]);
+    for Examined { no, p, reading, state } in examined {
+        let v = p.switch.view();
+        // A protocol that a user has set does not show which one is best.
+        let Some(protocol) = v.set.single().filter(|_| !v.is_open() && !v.pinned) else { continue };
+        let of_it = &mut n[protocol.index()];
+        if *of_it < PEERS {
+            if let Some(peer) = state.peer(*no, protocol, reading, s) {
+                all.push(peer);
+                *of_it += 1;
+            }
+        }
+    }
+    all
+}
+
+/// A partition as the coordinator knows it.
+#[derive(Default)]
+struct Known {
+    /// Its address, which distinguishes maps.
+    at: usize,
+    /// The pass that has found it.
+    seen: u64,
+    state: Box<State>,
+    counted: Counted,
+    /// What was so when the last examination found no load, and had nothing to do.
+    rest: Option<Rest>,
+    /// Has it had transactions since the last examination?
+    active: bool,
+}
+
+impl Known {
+    /// A look at a partition, once a pass: have its counters changed (INV-ACTIVITY)?
+    fn look(&mut self, p: &Partition, nth: u64) {
+        let at = std::ptr::from_ref(p) as usize;
+        if at != self.at {
+            *self = Known { at, active: true, ..Known::default() };
+        }
+        self.seen = nth;
+        if !p.take_activity() && !self.active {
+            return;
+        }
+        self.active = true;
+        let sample = p.stats.sampled.get();
+        let commits = p.stats.sum(|s| &s.commits);
+        self.counted = Counted { commits, sampled: sample.txns, partitions: sample.partitions };
+        p.stats.sampled.clear_marks();
+    }
 }
 
 /// A decision that requested a protocol.
@@ -63,7 +157,18 @@ impl Chooser {
     /// Makes a chooser with a model and the lessons of the coordinator before it.
     pub fn new(e: &Engine, model: Model) -> Chooser {
         let learned = Learned::new(e.shared.learned.read());
-        Chooser { model, learned, states: HashMap::new(), passes: HashMap::new(), last: (0, 0) }
+        let counted = Counted::default();
+        Chooser {
+            model,
+            learned,
+            states: HashMap::new(),
+            nth: 0,
+            is_lost: false,
+            partitions: 0,
+            counted,
+            passes: HashMap::new(),
+            last: (0, 0),
+        }
     }
 
     /// Handles the end of an interval. It examines all partitions of the tables whose own interval
@@ -78,30 +183,22 @@ impl Chooser {
         s: &Settings,
     ) -> Vec<Asked> {
         let mut asked = Vec::new();
-        let mut seen = HashMap::with_capacity(self.states.len());
         let before = self.learned.all().len();
         let newest = self.learned.all().last().copied();
         let ticks = processor_ticks();
-        let to_try = worst(&self.suspects(tables));
-        for t in tables {
+        let to_try = if std::mem::take(&mut self.is_lost) { worst(&self.suspects(tables)) } else { HashSet::new() };
+        (self.nth, self.partitions, self.counted) = (self.nth + 1, 0, Counted::default());
+        for &t in tables {
             let tuning = t.map().tuning();
-            if !self.is_due(t.id, s.every(&tuning)) {
-                self.skip(t, &mut seen);
-                continue;
-            }
+            let is_due = self.is_due(t.id, s.every(&tuning));
             let (adaptive, s) = (tuning.adaptive.unwrap_or(adaptive), s.of_table(&tuning));
-            let partitions: Vec<_> = t.map().partitions().iter().map(|p| (p, Reading::of(p, now, ticks))).collect();
-            let peers = self.peers(t.id, &partitions, &s);
-            for (no, (p, reading)) in partitions.iter().enumerate() {
-                let no = no as u32;
-                let at = std::ptr::from_ref(*p) as usize;
-                let mut state = match self.states.remove(&(t.id, no)) {
-                    Some((a, state)) if a == at => state,
-                    _ => State::default(),
-                };
+            let examined = self.look_at(t, is_due, (adaptive, &s), |p| Reading::of(p, now, ticks));
+            let peers = peers(&examined, &s);
+            for Examined { no, p, reading, mut state } in examined {
                 let others: Vec<Peer> = peers.iter().filter(|o| o.no != no).copied().collect();
                 let s = Settings { probes: s.probes && to_try.contains(&(t.id, no)), ..s.clone() };
-                let d = self.decide(t, (p, &others), &mut state, *reading, adaptive, &s);
+                let rest = rest_of(p, adaptive, &s);
+                let d = self.decide(t, (p, &others), &mut state, reading, adaptive, &s);
                 if let (Some(to), Some(from)) = (d.ask, p.protocols().single()) {
                     let why = match d.status {
                         Status::TakesBack => Why::TakenBack,
@@ -113,11 +210,21 @@ impl Chooser {
                     }
                 }
                 p.decided.write(now, &d);
-                seen.insert((t.id, no), (at, state));
+                self.is_lost |= state.fault() > 0.0;
+                if let Some(known) = self.states.get_mut(&(t.id, no)) {
+                    known.rest = rest.filter(|_| state.rests(&d));
+                    (known.state, known.active) = (state, false);
+                }
             }
         }
-        self.passes.retain(|table, _| seen.contains_key(&(*table, 0)));
-        self.states = seen;
+        let nth = self.nth;
+        if self.states.len() as u64 > self.partitions {
+            self.states.retain(|_, known| known.seen == nth);
+        }
+        if self.passes.len() > tables.len() {
+            let states = &self.states;
+            self.passes.retain(|table, _| states.contains_key(&(*table, 0)));
+        }
         self.keep_lessons(e, before, newest);
         asked
     }
@@ -129,10 +236,37 @@ impl Chooser {
         since >= every
     }
 
-    /// Keeps the states of a table that is not examined.
-    fn skip(&mut self, t: &Table, seen: &mut HashMap<(u64, u32), (usize, State)>) {
-        let known = (0..t.map().n).filter_map(|no| self.states.remove_entry(&(t.id, no)));
-        seen.extend(known);
+    /// Looks at all partitions of a table. The answer is those that are to be examined: not one of
+    /// which is known that this would find nothing.
+    fn look_at(
+        &mut self,
+        t: &'static Table,
+        is_due: bool,
+        (adaptive, s): (bool, &Settings),
+        reading: impl Fn(&Partition) -> Reading,
+    ) -> Vec<Examined> {
+        let mut examined = Vec::new();
+        for (no, p) in t.map().partitions().iter().enumerate() {
+            let no = no as u32;
+            let known = self.states.entry((t.id, no)).or_default();
+            known.look(p, self.nth);
+            self.counted.add(&known.counted);
+            self.partitions += 1;
+            if !known.active && known.rest.is_some() && known.rest == rest_of(p, adaptive, s) {
+                continue;
+            }
+            if !is_due {
+                self.is_lost |= known.state.fault() > 0.0;
+            } else {
+                examined.push(Examined { no, p, reading: reading(p), state: std::mem::take(&mut known.state) });
+            }
+        }
+        examined
+    }
+
+    /// Counters of all partitions together, at the last pass.
+    pub fn counted(&self) -> Counted {
+        self.counted
     }
 
     /// The partitions that are used, with the findings of the last interval.
@@ -142,7 +276,7 @@ impl Chooser {
             for (no, p) in t.map().partitions().iter().enumerate() {
                 let address = std::ptr::from_ref(p) as usize;
                 let at = (t.id, no as u32);
-                let Some((_, state)) = self.states.get(&at).filter(|s| s.0 == address) else { continue };
+                let Some(state) = self.states.get(&at).filter(|s| s.at == address).map(|s| &s.state) else { continue };
                 let txns = p.stats.sampled.get().txns;
                 let often = p.stats.sampled.partners().into_iter().filter(|o| o.1 * PARTNER > txns);
                 all.push(Suspect {
@@ -153,27 +287,6 @@ impl Chooser {
                     joint: state.is_joint(),
                     busy: state.is_being_verified() || p.switch.view().is_open(),
                 });
-            }
-        }
-        all
-    }
-
-    /// The interval in some partitions of a table for each protocol, as similar ones are judged
-    /// together.
-    fn peers(&self, table: u64, partitions: &[(&Partition, Reading)], s: &Settings) -> Vec<Peer> {
-        let (mut all, mut n) = (Vec::new(), [0; Protocol::COUNT]);
-        for (no, (p, reading)) in partitions.iter().enumerate() {
-            let at = std::ptr::from_ref(*p) as usize;
-            let v = p.switch.view();
-            // A protocol that a user has set does not show which one is best.
-            let Some(protocol) = v.set.single().filter(|_| !v.is_open() && !v.pinned) else { continue };
-            let Some((_, state)) = self.states.get(&(table, no as u32)).filter(|s| s.0 == at) else { continue };
-            let of_it = &mut n[protocol.index()];
-            if *of_it < PEERS {
-                if let Some(peer) = state.peer(no as u32, protocol, reading, s) {
-                    all.push(peer);
-                    *of_it += 1;
-                }
             }
         }
         all

@@ -81,6 +81,19 @@ pub struct State {
     switches: VecDeque<([f64; FEATURES], usize, usize, u64)>,
 }
 
+/// What an examination without a load depends on, besides the counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// The protocol in use. No switch is asked for or under way.
+    pub protocol: Protocol,
+    /// May the coordinator choose?
+    pub chooses: bool,
+    /// Has a user set the protocol?
+    pub pinned: bool,
+    /// See [`Settings::min_samples`].
+    pub min_samples: u64,
+}
+
 /// The number of intervals of a load that are compared with those after a switch.
 const HISTORY: usize = 8;
 /// The first interval after a switch has transactions from before it.
@@ -191,6 +204,13 @@ impl State {
     /// Is a switch being verified?
     pub fn is_tried(&self) -> bool {
         self.trial.is_some()
+    }
+
+    /// Has an examination found no load, and is there nothing to be done? If all that it depends on
+    /// stays the same, the next one finds nothing either.
+    pub fn rests(&self, found: &Decision) -> bool {
+        let nothing = found.load.txns == 0 && found.ask.is_none() && found.status != Status::New;
+        nothing && !self.is_tried() && self.fault() <= 0.0
     }
 
     /// The data of this interval for the table's other partitions. Called before

@@ -2,6 +2,11 @@
 //!
 //! **INV-MAP**: A partition map has `size(n)` bytes, and lives until its table is freed, or until a
 //! process that excludes all users of the table has replaced it (`Table::replace_map`).
+//!
+//! **INV-ACTIVITY**: Each transaction that has touched a partition notes that there, at its end,
+//! after it has counted itself. So a partition without a note has the counters that the coordinator
+//! has read after it took the note before. Only the choice of protocols relies on that: of a
+//! transaction that ends at the same instant it may read the counters when the next one has ended.
 
 mod guard;
 mod heat;
@@ -38,7 +43,9 @@ pub struct Partition {
     pub switch: Switch,
     /// The waiting policy of `2pl`.
     policy: AtomicU32,
-    _pad: u32,
+    /// Not 0: a transaction has ended here since the coordinator has looked (INV-ACTIVITY). It lies
+    /// in a line that all transactions read, and is written at most twice between two looks.
+    activity: AtomicU32,
     /// The partition lock of `partcc`.
     pub lock: LockWord,
     /// The value of [`Partition::since`].
@@ -88,6 +95,24 @@ impl Partition {
     pub(crate) fn init(&self, set: ProtocolSet, policy: Policy) {
         self.policy.store(policy as u32, Ordering::Release);
         self.switch.put(set, None);
+        self.note_activity();
+    }
+    /// Notes that the counters have changed, or will be other ones than before (INV-ACTIVITY).
+    #[inline]
+    pub fn note_activity(&self) {
+        if self.activity.load(Ordering::Relaxed) == 0 {
+            self.activity.store(1, Ordering::Relaxed);
+        }
+    }
+    /// Takes the note that the counters have changed. Only the coordinator calls this, before it
+    /// reads them.
+    pub fn take_activity(&self) -> bool {
+        self.activity.load(Ordering::Relaxed) != 0 && self.activity.swap(0, Ordering::SeqCst) != 0
+    }
+    /// Resets the counts of transactions.
+    pub fn reset_counts(&self) {
+        self.stats.reset();
+        self.note_activity();
     }
     /// Puts a set of protocols in use at once (see [`Switch::put`]), if the rule on waiting phases
     /// accepts it.

@@ -84,7 +84,11 @@ impl Changing {
 
     /// Nothing is known any more.
     pub fn forget(&self) {
-        self.word.store(0, Ordering::Relaxed);
+        // The coordinator calls this for all tables once a second: it leaves those alone that know
+        // nothing.
+        if self.word.load(Ordering::Relaxed) != 0 {
+            self.word.store(0, Ordering::Relaxed);
+        }
     }
 
     /// For tests: takes it as known that no column changes.

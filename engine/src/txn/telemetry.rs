@@ -152,6 +152,7 @@ impl Telemetry {
         if self.sample.is_some() {
             self.count_sample(owner, level, touched, busy_ns);
         }
+        note_activity(touched);
         self.retries = false;
     }
 
@@ -168,6 +169,7 @@ impl Telemetry {
             partition.stats.count_abort(reason);
             self.count_lost(touched, lost_ns);
         }
+        note_activity(touched);
         self.sample = None;
         self.retries = lost;
     }
@@ -219,6 +221,12 @@ impl Telemetry {
             }
         }
     }
+}
+
+/// INV-ACTIVITY: called when the transaction is counted.
+#[inline]
+fn note_activity(touched: &TouchedList) {
+    touched.iter().for_each(|t| t.partition.note_activity());
 }
 
 #[cfg(all(test, not(loom)))]

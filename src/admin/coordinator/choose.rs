@@ -133,18 +133,12 @@ impl Choice {
         let asked = self.chooser.pass(e, tables, now, self.adaptive, &self.settings);
         let sets = tables.iter().flat_map(|t| t.map().partitions()).map(|p| p.protocols_and_wanted());
         e.shared.protocols.look_who_wants_declarations(sets);
-        let (mut commits, mut sampled, mut used) = (0, 0, 0);
-        for p in tables.iter().flat_map(|t| t.map().partitions()) {
-            p.stats.sampled.clear_marks();
-            commits += p.stats.sum(|s| &s.commits);
-            let sample = p.stats.sampled.get();
-            (sampled, used) = (sampled + sample.txns, used + sample.partitions);
-        }
+        let counted = self.chooser.counted();
         let most = guc::SAMPLE_EVERY.get() as u32;
         // Weighted by transactions and partitions: rather too many partitions a transaction, so
         // rather more samples.
-        let partitions = used as f64 / sampled.max(1) as f64;
-        e.shared.sample_every.set(self.chooser.sample_every(commits, partitions, now, most));
+        let partitions = counted.partitions as f64 / counted.sampled.max(1) as f64;
+        e.shared.sample_every.set(self.chooser.sample_every(counted.commits, partitions, now, most));
         for a in &asked {
             log_decision(a, &rel::called(tables.iter().find(|t| t.key == a.key).copied(), a.key));
         }

@@ -339,8 +339,11 @@ def test_table_settings():
         check("choice: and can be reset", gets("2pl", name="u"), why(name="u"))
     equal("choice: a table's own interval is shown", why(name="w")["setting", "adaptive_interval"],
           (1000, "the table's option: every 10 intervals of the cluster"))
-    many, few = looks("t", 4), looks("w", 4)
-    check("choice: and counts", few <= 5 < many and looks("w", 4) >= 1, (many, few))
+    with Clients(writes=1, n=1), Clients(writes=1, n=1, name="w"):
+        many, few = looks("t", 4), looks("w", 4)
+        check("choice: and counts", few <= 5 < many and looks("w", 4) >= 1, (many, few))
+    at_rest = looks("t", 3)
+    check("choice: a table without transactions is left alone", at_rest <= 3, at_rest)
     query(BOSS, "DROP TABLE u, w")
 
 

@@ -113,7 +113,7 @@ pub fn run(store: &Store, w: &Workload, all: &[Vec<Program>], seconds: f64) -> R
     let (stop, counted) = (AtomicBool::new(false), AtomicBool::new(false));
     let sums: [AtomicU64; 3] = Default::default();
     for p in store.table.map().partitions() {
-        p.stats.reset();
+        p.reset_counts();
     }
     let work = |thread: usize| {
         bind(thread);

@@ -4,8 +4,9 @@ use super::*;
 use crate::choice::tests::{model, split};
 use crate::partition::{Sample, Tuning};
 use crate::primitive::Ordering;
-use crate::protocol::{Policy, ProtocolSet};
-use crate::threads::Block;
+use crate::protocol::{Policy, ProtocolSet, Touch};
+use crate::threads::{Block, Threads};
+use crate::txn::{Level, Txn};
 
 const SECOND: u64 = 1_000_000;
 const SAMPLES: u64 = 100;
@@ -33,6 +34,7 @@ fn run(p: &Partition) {
         conflicts: SAMPLES,
         ..Sample::default()
     });
+    p.note_activity();
 }
 
 impl World {
@@ -181,4 +183,45 @@ fn samples_are_enough_and_never_too_many() {
     assert_eq!(every(6_000_001, 1.0, 16), 101, "60,000 a second");
     assert_eq!(every(1_000_000_000_000, 1.0, 16), 1024);
     assert_eq!(every(6_000_000, 1.0, 0), 0, "none is wanted");
+}
+
+#[test]
+fn a_partition_at_rest_is_looked_at_again_when_a_transaction_has_ended() {
+    let mut w = World::new();
+    let t = w.table(1, Tuning::default());
+    let e = w.block.engine;
+    let p = Threads::new(e, 1, Default::default());
+    let looked = |w: &mut World, s: &Settings| {
+        w.now += SECOND;
+        w.chooser.pass(&e, &[t], w.now, true, s);
+        [0, 1].map(|n: usize| t.map().partitions()[n].decided.read().at_us == w.now)
+    };
+    let s = Settings::default();
+    w.pass(&[t]);
+    w.pass(&[t]);
+    assert_eq!(w.chooser.counted(), Counted { commits: 4000, sampled: 4 * SAMPLES, partitions: 4 * SAMPLES });
+    assert_eq!(looked(&mut w, &s), [true, true], "without a load for the first time");
+    assert_eq!([looked(&mut w, &s), looked(&mut w, &s)], [[false, false]; 2]);
+    for commits in [false, true] {
+        let mut txn = Txn::new(e, 1);
+        txn.begin(Level::Serializable, 7);
+        txn.scan(&p, Touch { table: t, no: 1 }).expect("nothing is locked");
+        assert_eq!(looked(&mut w, &s), [false, false], "it has not ended");
+        if commits {
+            txn.prepare(&p, &|_, _| ()).expect("nothing was written");
+            txn.publish(&p);
+        } else {
+            txn.abort();
+        }
+        assert_eq!(looked(&mut w, &s), [false, true], "commits: {commits}");
+        assert_eq!(looked(&mut w, &s), [false, false]);
+    }
+    // What else an examination depends on.
+    let fewer = Settings { min_samples: s.min_samples - 1, ..s.clone() };
+    assert_eq!([looked(&mut w, &fewer), looked(&mut w, &fewer)], [[true, true], [false, false]]);
+    t.map().partitions()[0].put(&e, ProtocolSet::of(Protocol::Occ), Some(true)).expect("no rule is against it");
+    assert_eq!([looked(&mut w, &fewer), looked(&mut w, &fewer)], [[true, false], [false, false]]);
+    t.map().partitions()[1].reset_counts();
+    assert_eq!(looked(&mut w, &fewer), [false, true]);
+    assert_eq!(w.chooser.counted().commits, 2000);
 }
