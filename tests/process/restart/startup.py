@@ -117,8 +117,8 @@ def test_large_regions():
 
 
 def huge_pages():
-    """Of the default size, that the system has: all, free. A server has its pages when it starts, and
-    takes them when it uses them: meanwhile the system calls them free, and reserved."""
+    """Of the default size, that the system has: all, free. A server has its pages from its start,
+    and takes them when it uses them: meanwhile the system calls them free, and reserved."""
     with open("/proc/meminfo", encoding="ascii") as file:
         text = file.read()
     total, free, reserved = (int(re.search(rf"HugePages_{kind}: *(\d+)", text)[1]) for kind in ("Total", "Free", "Rsvd"))
