@@ -6,8 +6,21 @@
 //! primary index does the unique checks. Keys with INCLUDE columns and some old ones have entries
 //! in nbtree as well, which does the checks then.
 //!
+//! In a table without a PRIMARY KEY a *unique index* may have it, if each of its columns is plain
+//! and NOT NULL. Which one that is, its file says: that of the only hollow index. It became hollow
+//! when it was built, because no other one was. The spec of its primary index names it. So the
+//! primary index of one unique index is never taken for that of another one with the same columns,
+//! which may not have been checked.
+//!
 //! The logical ranges of the catalogs' index, under its OID, are the ranges of this index too:
 //! writers register in one set.
+//!
+//! **INV-ONE-HOLLOW**: A table has at most one hollow index, and its primary index is that of this
+//! one, except within a command. For a build makes an index hollow only if no other one is, and
+//! gives the table its primary index at once. Commands that take away what a hollow unique index
+//! needs (NOT NULL, or that there is no PRIMARY KEY) build it anew at their end, with entries in
+//! nbtree ([`sync`]). Until then, and if some command did not, the poisoned file lets no scan and
+//! no insert pass.
 //!
 //! **INV-PRIMARY**: Every version of a record with an entry has the entry's key, because an update
 //! of the key's columns moves the row to a new record (`RelInfo::moving`). Every row that a
@@ -42,28 +55,46 @@ pub struct Wanted {
     pub whole: bool,
     /// The key's index.
     pub index: Oid,
+    /// Is it that of a PRIMARY KEY?
+    pub declared: bool,
     codec: &'static Codec,
 }
 
 /// Of the process: room for a key. Taken while it is used.
 static KEY: Local<Vec<u8>> = Local::new(Vec::new());
 
-/// The primary index that the PRIMARY KEY of a relation asks for.
+/// The primary index that a relation asks for: that of its hollow unique index, or of its PRIMARY
+/// KEY.
 ///
 /// # Safety
 /// An open relation of ours.
 pub unsafe fn wanted(rel: pg_sys::Relation) -> Option<Wanted> {
-    // SAFETY: `rel` is open and of ours (contract of this function). The key's index exists while
-    // its table is locked, and is open while its fields are read.
+    // SAFETY: `rel` is open and of ours (contract of this function).
     unsafe {
-        let index = crate::pg::compat::primary_key_index(rel);
-        if index == pg_sys::InvalidOid {
-            return None;
-        }
-        let r = pg_sys::index_open(index, pg_sys::AccessShareLock as i32);
-        let wanted = wanted_of(r);
-        pg_sys::index_close(r, pg_sys::NoLock as i32);
-        wanted
+        let (all, _) = hollow_uniques(rel);
+        let unique = kept_of(rel, &all).and_then(|oid| with_index(oid, |index| of_unique(rel, index)));
+        unique.or_else(|| of_primary_key(rel))
+    }
+}
+
+/// The primary index that the PRIMARY KEY of a relation asks for.
+unsafe fn of_primary_key(rel: pg_sys::Relation) -> Option<Wanted> {
+    // SAFETY: `rel` is open and of ours: contract of the callers. The key's index exists while its
+    // table is locked.
+    unsafe {
+        let index = compat::primary_key_index(rel);
+        (index != pg_sys::InvalidOid).then(|| with_index(index, |index| wanted_of(index)))?
+    }
+}
+
+/// Runs `f` with an index of a locked table. The index exists.
+unsafe fn with_index<R>(oid: Oid, f: impl FnOnce(pg_sys::Relation) -> R) -> R {
+    // SAFETY: the index exists while its table is locked, and is open while `f` runs.
+    unsafe {
+        let index = pg_sys::index_open(oid, pg_sys::AccessShareLock as i32);
+        let result = f(index);
+        pg_sys::index_close(index, pg_sys::NoLock as i32);
+        result
     }
 }
 
@@ -78,7 +109,116 @@ pub unsafe fn wanted_of(index: pg_sys::Relation) -> Option<Wanted> {
         let fits = (*form).indisprimary && (*form).indisvalid && (*form).indisunique && (*form).indimmediate;
         let codec = if fits { codec::of(index) } else { None }?;
         let whole = (*form).indnatts == (*form).indnkeyatts;
-        Some(Wanted { spec: codec.spec()?, whole, index: (*index).rd_id, codec })
+        Some(Wanted { spec: codec.spec()?, whole, index: (*index).rd_id, declared: true, codec })
+    }
+}
+
+/// The primary index that a unique index may have which is no PRIMARY KEY. It need not be valid:
+/// while DROP INDEX CONCURRENTLY waits, writers keep it up.
+unsafe fn of_unique(rel: pg_sys::Relation, index: pg_sys::Relation) -> Option<Wanted> {
+    // SAFETY: `rel` and `index` are open, and `index` is of `rel`: contract of the callers. Each
+    // key column that is no expression is a column of `rel`.
+    unsafe {
+        let form = &*(*index).rd_index;
+        let is_checked = form.indisunique && form.indimmediate && form.indisready && form.indislive;
+        let whole = form.indnatts == form.indnkeyatts;
+        if !is_checked || form.indisprimary || form.indisexclusion || !whole {
+            return None;
+        }
+        let codec = codec::of(index)?;
+        let spec = codec.spec_of_index()?;
+        let plain =
+            |i: usize| is_plain(rel, index, i, codec.attnums[i]) && !codec.attnums[..i].contains(&codec.attnums[i]);
+        (0..codec.attnums.len()).all(plain).then_some(Wanted {
+            spec,
+            whole,
+            index: codec.index,
+            declared: false,
+            codec,
+        })
+    }
+}
+
+/// Is a key column of an index one that a PRIMARY KEY may have: a column that is never NULL, in the
+/// order and with the operators and the collation of its type?
+unsafe fn is_plain(rel: pg_sys::Relation, index: pg_sys::Relation, i: usize, attnum: i16) -> bool {
+    // SAFETY: `rel` and `index` are open, and `i` is one of the index's key columns: contract of
+    // `of_unique`. Catalog look-ups of types and operator classes that exist.
+    unsafe {
+        if attnum <= 0 || *(*index).rd_indoption.add(i) != 0 {
+            return false;
+        }
+        let att = compat::attribute((*rel).rd_att, attnum as usize - 1);
+        let class = pg_sys::GetDefaultOpClass(att.atttypid, pg_sys::Oid::from(pg_sys::BTREE_AM_OID));
+        class != pg_sys::InvalidOid
+            && compat::is_never_null((*rel).rd_att, attnum as usize - 1)
+            && *(*index).rd_opfamily.add(i) == pg_sys::get_opclass_family(class)
+            && *(*index).rd_indcollation.add(i) == att.attcollation
+    }
+}
+
+/// The hollow indexes of a relation but that of a PRIMARY KEY which the primary index can serve.
+/// They may have become ones that it cannot serve, as by USING INDEX ... DEFERRABLE. And whether
+/// there is a PRIMARY KEY.
+unsafe fn hollow_uniques(rel: pg_sys::Relation) -> (Vec<Oid>, bool) {
+    // SAFETY: `rel` is open: contract of the callers. The list is a copy, freed once. Its indexes
+    // exist while the table is locked.
+    unsafe {
+        let list = pg_sys::RelationGetIndexList(rel);
+        let mut declared = false;
+        let mut found = Vec::new();
+        for oid in pgrx::PgList::<Oid>::from_pg(list).iter_oid() {
+            with_index(oid, |index| {
+                let form = &*(*index).rd_index;
+                declared |= form.indisprimary;
+                let may_be = form.indisunique && !wanted_of(index).is_some_and(|w| w.whole);
+                let is_btree = (*(*index).rd_rel).relam == Oid::from(pg_sys::BTREE_AM_OID);
+                if may_be && is_btree && compat::is_hollow(index) {
+                    found.push(oid);
+                }
+            });
+        }
+        pg_sys::list_free(list);
+        (found, declared)
+    }
+}
+
+/// Which one of its hollow unique indexes does the primary index of a relation serve? The one that
+/// it names; else the first that can have one.
+unsafe fn kept_of(rel: pg_sys::Relation, all: &[Oid]) -> Option<Oid> {
+    // SAFETY: `rel` is open: contract of the callers. The indexes are its own.
+    let fits = |oid: &&Oid| unsafe { with_index(**oid, |index| of_unique(rel, index).is_some()) };
+    if all.is_empty() {
+        return None;
+    }
+    // SAFETY: as above.
+    let table = unsafe { rel::known_table_of(rel) };
+    let named = table.and_then(|t| codec::index_of_spec(t.primary()?.spec()));
+    named.iter().filter(|oid| all.contains(oid)).find(fits).or_else(|| all.iter().find(fits)).copied()
+}
+
+/// The primary index of this spec, if the relation asks for it.
+unsafe fn of_spec(rel: pg_sys::Relation, spec: &[u8]) -> Option<Wanted> {
+    // SAFETY: `rel` is open and of ours: contract of `key`, the only caller. An index in its list
+    // exists while the table is locked.
+    unsafe {
+        let Some(oid) = codec::index_of_spec(spec) else {
+            return of_primary_key(rel).filter(|w| w.spec == spec);
+        };
+        has_index(rel, oid).then(|| {
+            with_index(oid, |index| of_unique(rel, index).filter(|w| w.spec == spec && compat::is_hollow(index)))
+        })?
+    }
+}
+
+/// Is it one of the relation's indexes that are not being dropped?
+unsafe fn has_index(rel: pg_sys::Relation, oid: Oid) -> bool {
+    // SAFETY: `rel` is open: contract of the callers. The list is a copy, freed once.
+    unsafe {
+        let list = pg_sys::RelationGetIndexList(rel);
+        let found = pg_sys::list_member_oid(list, oid);
+        pg_sys::list_free(list);
+        found
     }
 }
 
@@ -91,7 +231,158 @@ pub unsafe fn spec(rel: pg_sys::Relation) -> Option<Vec<u8>> {
     unsafe { wanted(rel) }.map(|w| w.spec)
 }
 
-/// The PRIMARY KEY of a relation, if its primary index has the same keys.
+/// The same, where the relation's files are not as they were committed. `hollow`: the unique index
+/// that was hollow then. It takes no lock of that: another session that builds it may wait for the
+/// caller.
+///
+/// # Safety
+/// As for [`wanted`].
+pub unsafe fn spec_of_committed(rel: pg_sys::Relation, hollow: Option<Oid>) -> Option<Vec<u8>> {
+    // SAFETY: `rel` is open and of ours (contract of this function). An index in its list exists
+    // while the table is locked.
+    unsafe {
+        let unique = hollow.filter(|oid| has_index(rel, *oid)).and_then(|oid| {
+            let index = pg_sys::RelationIdGetRelation(oid);
+            let spec = if index.is_null() { None } else { of_unique(rel, index).map(|w| w.spec) };
+            if !index.is_null() {
+                pg_sys::RelationClose(index);
+            }
+            spec
+        });
+        unique.or_else(|| of_primary_key(rel).map(|w| w.spec))
+    }
+}
+
+/// Is an index that is being built to be a hollow one? Without a lock: each process of a parallel
+/// build asks.
+///
+/// # Safety
+/// An open relation of ours that is locked against writers, and an open index of it.
+pub unsafe fn is_to_be_hollow(rel: pg_sys::Relation, index: pg_sys::Relation) -> bool {
+    // SAFETY: `rel` and `index` are open (contract of this function). Another index in the list
+    // exists while the table is locked.
+    unsafe {
+        let is_key = wanted_of(index).is_some_and(|w| w.whole);
+        let valid = (*(*index).rd_index).indisvalid;
+        if !is_key && !(valid && of_unique(rel, index).is_some() && !has_primary_key(rel)) {
+            return false;
+        }
+        // INV-ONE-HOLLOW
+        let served = rel::info(rel).table.primary().and_then(|p| codec::index_of_spec(p.spec()));
+        let other = served.filter(|oid| *oid != (*index).rd_id && has_index(rel, *oid)).is_some_and(|oid| {
+            let other = pg_sys::RelationIdGetRelation(oid);
+            let hollow = !other.is_null() && compat::is_hollow(other);
+            if !other.is_null() {
+                pg_sys::RelationClose(other);
+            }
+            hollow
+        });
+        !other && compat::may_be_hollow(index)
+    }
+}
+
+/// The same, by the process that builds it: it takes what it needs. The primary index is replaced
+/// under the table's ACCESS EXCLUSIVE lock. A command that builds a unique index beside readers
+/// does not wait for them, because they may wait for it: then nbtree gets the entries.
+///
+/// # Safety
+/// As for [`is_to_be_hollow`].
+pub unsafe fn begins_hollow(rel: pg_sys::Relation, index: pg_sys::Relation) -> bool {
+    // SAFETY: the contract of this function.
+    unsafe {
+        if !is_to_be_hollow(rel, index) {
+            return false;
+        }
+        if (*(*index).rd_index).indisprimary || is_made(rel::info(rel).table, wanted_by(rel, index).as_ref()) {
+            return true;
+        }
+        pg_sys::ConditionalLockRelationOid((*rel).rd_id, pg_sys::AccessExclusiveLock as i32)
+            && is_to_be_hollow(rel, index)
+    }
+}
+
+/// The primary index that an index asks for.
+unsafe fn wanted_by(rel: pg_sys::Relation, index: pg_sys::Relation) -> Option<Wanted> {
+    // SAFETY: `rel` and `index` are open: contract of the callers.
+    unsafe { wanted_of(index).or_else(|| of_unique(rel, index)) }
+}
+
+unsafe fn has_primary_key(rel: pg_sys::Relation) -> bool {
+    // SAFETY: `rel` is open: contract of the callers. The list is a copy, freed once. A row of the
+    // catalog is released after its last use.
+    unsafe {
+        let list = pg_sys::RelationGetIndexList(rel);
+        let is_declared = |oid: Oid| {
+            let row = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::INDEXRELID as i32, oid.into());
+            if row.is_null() {
+                return false;
+            }
+            let declared = (*pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_index>()).indisprimary;
+            pg_sys::ReleaseSysCache(row);
+            declared
+        };
+        let found = pgrx::PgList::<Oid>::from_pg(list).iter_oid().any(is_declared);
+        pg_sys::list_free(list);
+        found
+    }
+}
+
+/// Would a build of one of the relation's unique indexes give it its primary index? Such a build
+/// needs the table's ACCESS EXCLUSIVE lock, and its command had better begin with it.
+///
+/// # Safety
+/// An open relation of ours.
+pub unsafe fn is_open_to_unique(rel: pg_sys::Relation) -> bool {
+    // SAFETY: `rel` is open and of ours (contract of this function).
+    unsafe { !has_primary_key(rel) && hollow_uniques(rel).0.is_empty() }
+}
+
+/// Has no row of a relation NULL in one of these columns? A name that is none of its columns is not
+/// taken for one.
+///
+/// # Safety
+/// An open relation.
+pub unsafe fn are_never_null(rel: pg_sys::Relation, names: &[String]) -> bool {
+    // SAFETY: `rel` is open (contract of this function), and keeps its descriptor. A column's name
+    // is a C string.
+    unsafe {
+        let desc = (*rel).rd_att;
+        let is_named = |i: &usize, name: &str| {
+            let column = compat::attribute(desc, *i);
+            !column.attisdropped && crate::pg::text::read(column.attname.data.as_ptr()) == name
+        };
+        let find = |name: &String| (0..(*desc).natts as usize).find(|i| is_named(i, name));
+        names.iter().all(|name| find(name).is_some_and(|i| compat::is_never_null(desc, i)))
+    }
+}
+
+/// Has a relation a unique index that could be hollow?
+///
+/// # Safety
+/// An open relation of ours.
+pub unsafe fn has_fitting_unique(rel: pg_sys::Relation) -> bool {
+    // SAFETY: `rel` is open (contract of this function). Its indexes exist while it is locked. The
+    // list is a copy, freed once.
+    unsafe {
+        let list = pg_sys::RelationGetIndexList(rel);
+        let fits = |oid| with_index(oid, |index| of_unique(rel, index).is_some());
+        let found = pgrx::PgList::<Oid>::from_pg(list).iter_oid().any(fits);
+        pg_sys::list_free(list);
+        found
+    }
+}
+
+/// The hollow unique index of a table which is no PRIMARY KEY.
+///
+/// # Safety
+/// An open relation of ours.
+pub unsafe fn hollow_unique(rel: pg_sys::Relation) -> Option<Oid> {
+    // SAFETY: `rel` is open and of ours (contract of this function).
+    unsafe { hollow_uniques(rel).0.first().copied() }
+}
+
+/// The PRIMARY KEY of a relation, or its hollow unique index, if its primary index has the same
+/// keys.
 ///
 /// # Safety
 /// An open relation of ours, and its info.
@@ -121,6 +412,22 @@ pub fn known(info: &RelInfo) -> Option<&PrimaryKey> {
     (key.primary.complete_from() == 0).then_some(key)
 }
 
+/// The PRIMARY KEY by which the primary index can be used now; that of a unique index is none.
+///
+/// # Safety
+/// As for [`key`].
+#[inline]
+pub unsafe fn usable_declared(rel: pg_sys::Relation, info: &RelInfo) -> Option<&PrimaryKey> {
+    // SAFETY: `rel` is open and of ours, and `info` is its info (contract of this function).
+    unsafe { usable(rel, info) }.filter(|key| key.declared)
+}
+
+/// The same, if that is known already. Does not fail.
+#[inline]
+pub fn known_declared(info: &RelInfo) -> Option<&PrimaryKey> {
+    known(info).filter(|key| key.declared)
+}
+
 /// Does no snapshot need rows from before `from` any more?
 #[cold]
 fn is_complete(index: &Primary, from: Csn) -> bool {
@@ -137,7 +444,7 @@ unsafe fn find_key(rel: pg_sys::Relation, info: &RelInfo, kept: &Kept) -> Option
     // SAFETY: `rel` is open and of ours: contract of `key`. The index exists while its table is
     // locked; `at` is one of its key columns.
     unsafe {
-        let w = wanted(rel).filter(|w| w.spec == kept.index.spec())?;
+        let w = of_spec(rel, kept.index.spec())?;
         let r = pg_sys::index_open(w.index, pg_sys::AccessShareLock as i32);
         let hollow = w.whole && compat::is_hollow(r);
         if hollow {
@@ -151,7 +458,8 @@ unsafe fn find_key(rel: pg_sys::Relation, info: &RelInfo, kept: &Kept) -> Option
         pg_sys::index_close(r, pg_sys::NoLock as i32);
         let partition = partition.filter(|p| !p.is_empty());
         let served = Cell::new(0);
-        Some(PrimaryKey { index: w.index, codec: w.codec, primary: kept.index, partition, hollow, served })
+        let (index, codec, declared) = (w.index, w.codec, w.declared);
+        Some(PrimaryKey { index, codec, primary: kept.index, declared, partition, hollow, served })
     }
 }
 
@@ -335,22 +643,57 @@ impl Drop for Building {
     }
 }
 
-/// Brings the primary index in line with the PRIMARY KEY, after commands that may have changed it.
-/// They have locked the table against writers at least (a partition, when its parent gets a key);
-/// where a command has not, there is nothing to do. A command that has built the key's index has
-/// made the primary index then ([`build_key`]).
+/// Brings the primary index in line with the table's indexes, after commands that may have changed
+/// it. They have locked the table against writers at least (a partition, when its parent gets a
+/// key); where a command has not, there is nothing to do. A command that has built the key's index
+/// has made the primary index then ([`build_key`]).
 ///
 /// # Safety
 /// An open relation of ours.
 pub unsafe fn sync(rel: pg_sys::Relation) {
     // SAFETY: `rel` is open and of ours (contract of this function).
     unsafe {
-        let table = rel::info(rel).table;
-        let wanted = wanted(rel);
-        if is_made(table, wanted.as_ref()) || !pg_sys::CheckRelationLockedByMe(rel, pg_sys::ShareLock as i32, true) {
+        if !pg_sys::CheckRelationLockedByMe(rel, pg_sys::ShareLock as i32, true) {
             return;
         }
-        replace(rel, table, wanted.as_ref());
+        let key = refill(rel);
+        let table = rel::info(rel).table;
+        let wanted = wanted(rel);
+        if !is_made(table, wanted.as_ref()) {
+            replace(rel, table, wanted.as_ref());
+        }
+        // In the command that has made it, this unique index was hollow, so it got entries.
+        if let Some((oid, persistence)) = key {
+            compat::rebuild_index(oid, persistence);
+        }
+    }
+}
+
+/// Builds the hollow unique indexes anew that must not be hollow any more, with entries in nbtree
+/// (INV-ONE-HOLLOW). Returns the PRIMARY KEY's index, and its persistence, if this command has made
+/// it with entries because of them.
+unsafe fn refill(rel: pg_sys::Relation) -> Option<(Oid, core::ffi::c_char)> {
+    // SAFETY: `rel` is open and of ours: contract of `sync`. The transaction holds the table's lock
+    // when it builds the indexes, and none of them is open then.
+    unsafe {
+        let (hollow, declared) = hollow_uniques(rel);
+        let kept = if declared { None } else { kept_of(rel, &hollow) };
+        let others: Vec<Oid> = hollow.into_iter().filter(|oid| Some(*oid) != kept).collect();
+        if others.is_empty() {
+            return None;
+        }
+        pg_sys::LockRelationOid((*rel).rd_id, pg_sys::AccessExclusiveLock as i32);
+        for oid in others {
+            let persistence = with_index(oid, |index| (*(*index).rd_rel).relpersistence);
+            compat::rebuild_index(oid, persistence);
+        }
+        let key = compat::primary_key_index(rel);
+        let is_new = |index: pg_sys::Relation| {
+            let whole = wanted_of(index).is_some_and(|w| w.whole);
+            let made = (*index).rd_createSubid != 0; // InvalidSubTransactionId
+            (whole && made && !compat::is_hollow(index)).then(|| (key, (*(*index).rd_rel).relpersistence))
+        };
+        (key != pg_sys::InvalidOid).then(|| with_index(key, is_new))?
     }
 }
 
@@ -358,7 +701,7 @@ fn is_made(table: &Table, wanted: Option<&Wanted>) -> bool {
     table.primary().map(Primary::spec) == wanted.map(|w| &w.spec[..])
 }
 
-/// The hollow index of a PRIMARY KEY is being built: makes the primary index, if the table has not
+/// The hollow index of a table is being built: makes the primary index, if the table has not
 /// got it, as after REINDEX and TRUNCATE. Returns two rows that have one key, if there are any.
 ///
 /// # Safety
@@ -367,7 +710,7 @@ pub unsafe fn build_key(rel: pg_sys::Relation, index: pg_sys::Relation) -> Built
     // SAFETY: `rel` and `index` are open (contract of this function).
     unsafe {
         let table = rel::info(rel).table;
-        let wanted = wanted_of(index);
+        let wanted = wanted_by(rel, index);
         if is_made(table, wanted.as_ref()) {
             Built::default()
         } else {
@@ -395,9 +738,7 @@ pub unsafe fn fill(
     table: &'static Table,
     left_out: impl Fn(u64) -> bool,
 ) -> Result<Option<(u64, u64)>, Error> {
-    let Some(index) = table.primary() else { return Ok(None) };
-    // SAFETY: `rel` is open and of ours (contract of this function).
-    let Some(w) = unsafe { wanted(rel) }.filter(|w| w.spec == index.spec()) else { return Ok(None) };
+    let Some((index, codec)) = table.primary().zip(codec_of(table)) else { return Ok(None) };
     let (e, slot) = (shmem::engine(), shmem::my_slot());
     let (mut key, mut filler) = (Vec::new(), Filler::new(index));
     for (no, r) in (0..table.len()).filter_map(|no| Some((no, table.record(no)?))) {
@@ -410,7 +751,7 @@ pub unsafe fn fill(
         // this function).
         let has_row = !head.is_null() && unsafe { !(*head).is_tombstone() };
         // SAFETY: as above.
-        if has_row && !left_out(no) && unsafe { rows::plain(rel, w.codec, Row::Version(head), &mut key) }.is_some() {
+        if has_row && !left_out(no) && unsafe { rows::plain(rel, &codec, Row::Version(head), &mut key) }.is_some() {
             filler.add(&e, slot, &PG, no, &key, true)?;
         }
     }
@@ -418,13 +759,20 @@ pub unsafe fn fill(
     Ok(filler.duplicate())
 }
 
+/// What makes the keys of a table's primary index. `None`: it has none, or one of a version that
+/// this one does not know.
+pub fn codec_of(table: &Table) -> Option<Codec> {
+    Codec::from_spec(table.primary()?.spec())
+}
+
 /// Appends the key of a version in a primary index. False: it has none there.
 ///
 /// # Safety
-/// An open relation of ours, what it wants, and a version of it with a row.
-pub unsafe fn key_of(rel: pg_sys::Relation, of: &Wanted, version: *const Version, to: &mut Vec<u8>) -> bool {
+/// An open relation of ours, what makes the keys of its primary index, and a version of it with a
+/// row.
+pub unsafe fn key_of(rel: pg_sys::Relation, codec: &Codec, version: *const Version, to: &mut Vec<u8>) -> bool {
     // SAFETY: the contract of this function.
-    unsafe { rows::plain(rel, of.codec, Row::Version(version), to) }.is_some()
+    unsafe { rows::plain(rel, codec, Row::Version(version), to) }.is_some()
 }
 
 /// Gives the table the primary index that is wanted. With the table's ACCESS EXCLUSIVE lock no

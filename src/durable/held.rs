@@ -8,7 +8,7 @@
 use super::files::Files;
 use super::images::Batch;
 use super::load::partition_of;
-use crate::access::primary::{self, Wanted};
+use crate::access::primary;
 use crate::keys::partkey::PartKey;
 use crate::pg::buffers;
 use crate::pg::faults::{self, Fault};
@@ -150,19 +150,16 @@ impl HeldRows {
     /// pinned.
     pub unsafe fn enter(&mut self, rel: pg_sys::Relation, table: &'static Table) -> Result<(), Error> {
         let (e, slot) = (shmem::engine(), shmem::my_slot());
-        // SAFETY: `rel` is open and of ours (contract of this function).
-        let wanted =
-            unsafe { primary::wanted(rel) }.filter(|w| table.primary().is_some_and(|index| index.spec() == w.spec));
+        let codec = primary::codec_of(table);
         let key_of = |version: *const Version| {
             let mut key = Vec::new();
-            let wanted: &Wanted = wanted.as_ref()?;
             // SAFETY: `rel` is open, and the version is of it, with a row (contract of this
             // function).
-            unsafe { primary::key_of(rel, wanted, version, &mut key) }.then_some(key)
+            unsafe { primary::key_of(rel, codec.as_ref()?, version, &mut key) }.then_some(key)
         };
         let mut came = HashMap::new();
         let mut inserts: HashMap<u64, bool> = HashMap::new();
-        if let Some(index) = table.primary().filter(|_| wanted.is_some()) {
+        if let Some(index) = table.primary().filter(|_| codec.is_some()) {
             let mut filler = Filler::new(index);
             for (record, row) in &self.0 {
                 let Some((version, true)) = row.version else { continue };

@@ -34,6 +34,7 @@ use super::files::Files;
 use super::journal;
 use super::load::{free_bytes, partition_of, see_to_exit, LOADING};
 use crate::access::primary;
+use crate::keys::codec::Codec;
 use crate::keys::partkey::PartKey;
 use crate::pg::buffers::{self, Ring};
 use crate::pg::compat;
@@ -213,7 +214,8 @@ struct Source {
     /// No other process can reach the table.
     alone: bool,
     partkey: PartKey,
-    wanted: Option<primary::Wanted>,
+    /// Of the primary index.
+    codec: Option<Codec>,
     pieces: HashMap<(u32, Csn, u32), Pieces>,
     /// The largest CSN of all entries, and the largest position of all pages.
     csn: Csn,
@@ -257,7 +259,7 @@ impl Source {
                 }
             };
             let partkey = PartKey::parse(rel, table.map());
-            let wanted = primary::wanted(rel).filter(|w| table.primary().is_some_and(|p| p.spec() == w.spec));
+            let codec = primary::codec_of(table);
             let storage = files.key.into();
             e.pin(slot);
             let pieces = HashMap::new();
@@ -272,7 +274,7 @@ impl Source {
                 table,
                 alone: loads,
                 partkey,
-                wanted,
+                codec,
                 pieces,
                 csn: 0,
                 lsn: 0,
@@ -740,7 +742,7 @@ impl Source {
     fn key(&self, version: *const Version) -> Option<Vec<u8>> {
         let mut key = Vec::new();
         // SAFETY: the relation is open: contract of `new`. The version is of it, and reachable.
-        unsafe { primary::key_of(self.rel, self.wanted.as_ref()?, version, &mut key) }.then_some(key)
+        unsafe { primary::key_of(self.rel, self.codec.as_ref()?, version, &mut key) }.then_some(key)
     }
 
     /// Puts a decided row or tombstone above what is there of its record (INV-APPLY).

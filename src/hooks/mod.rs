@@ -25,6 +25,7 @@ pub fn init() {
         may_sleep: statements::may_sleep,
         initial_map: options::initial_map,
         primary_spec: primary::spec,
+        committed_spec: primary::spec_of_committed,
         load: load::load,
         catch_up: live::catch_up,
     });

@@ -6,9 +6,10 @@ use crate::admin::annotate;
 use crate::admin::options::{self, Apply, PROVIDER};
 use crate::pg::previous::PREVIOUS;
 use crate::pg::{self, compat, isolation};
-use crate::state::{standby, xact};
+use crate::state::{shmem, standby, xact};
 use pgrx::pg_sys::{self, NodeTag, Oid};
 use pgrx::prelude::*;
+use std::cell::RefCell;
 
 mod alter;
 mod copy;
@@ -102,13 +103,17 @@ unsafe extern "C-unwind" fn process(
         if may_look((*(*pstmt).utilityStmt).type_) {
             deferred::make_all();
         }
+        DROPPED.with_borrow_mut(Vec::clear);
         if levels::concern((*pstmt).utilityStmt).is_some() {
             levels::process(pstmt, query, read_only, context, params, env, dest, completion);
-        } else if concerns_us((*(*pstmt).utilityStmt).type_) {
+        } else if concerns_us((*(*pstmt).utilityStmt).type_) || drops_index((*pstmt).utilityStmt) {
             process_ours(pstmt, query, read_only, context, params, env, dest, completion);
         } else {
             let call = Call { pstmt, query, read_only, context, params, env, dest, completion };
             call.run();
+        }
+        if DROPPED.with_borrow(|dropped| !dropped.is_empty()) {
+            follow_drop();
         }
         if decides {
             xact::prepared::finish_after_command();
@@ -175,6 +180,35 @@ unsafe fn begins_block(s: *mut pg_sys::Node) -> bool {
         (*s).type_ == NodeTag::T_TransactionStmt
             && [TRANS_STMT_BEGIN, TRANS_STMT_START].contains(&(*s.cast::<pg_sys::TransactionStmt>()).kind)
     }
+}
+
+/// Is it DROP INDEX?
+///
+/// # Safety
+/// A utility statement.
+unsafe fn drops_index(s: *mut pg_sys::Node) -> bool {
+    // SAFETY: a node (contract of this function), of a kind that its tag says.
+    unsafe {
+        (*s).type_ == NodeTag::T_DropStmt
+            && (*s.cast::<pg_sys::DropStmt>()).removeType == pg_sys::ObjectType::OBJECT_INDEX
+    }
+}
+
+thread_local! {
+    /// Of a command: tables of ours, indexes of which it drops. They may be dropped, too.
+    static DROPPED: RefCell<Vec<Oid>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A command has dropped indexes: their entries in memory go, where their tables stay.
+#[pg_guard]
+#[cold]
+unsafe extern "C-unwind" fn follow_drop() {
+    // SAFETY: the command has changed its catalogs, and holds nothing of them.
+    unsafe { pg_sys::CommandCounterIncrement() };
+    let tables = DROPPED.with_borrow_mut(std::mem::take);
+    // Tables that are not loaded have no primary index yet.
+    let known = |oid: &Oid| ours(*oid).is_some_and(|c| shmem::find(c.storage_key()).is_some());
+    tables.into_iter().filter(known).for_each(|oid| options::sync(oid, Apply::default()));
 }
 
 /// COPY of a table does not go through the executor's start: it counts as a use of its table at
@@ -260,6 +294,8 @@ unsafe extern "C-unwind" fn process_ours(
         NodeTag::T_AlterTableStmt => alter::table(call),
         NodeTag::T_RenameStmt => alter::rename(call),
         NodeTag::T_ReindexStmt => maintain::reindex(call),
+        NodeTag::T_IndexStmt => maintain::create_index(call),
+        NodeTag::T_DropStmt => maintain::drop_index(call),
         NodeTag::T_ClusterStmt => maintain::cluster(call),
         NodeTag::T_VacuumStmt => maintain::vacuum(call),
         NodeTag::T_SecLabelStmt => security_label(call),
@@ -572,6 +608,16 @@ unsafe extern "C-unwind" fn object_access(
     }
 }
 
+/// An index is dropped, perhaps with its table.
+fn note_dropped_index(index: Oid) {
+    // SAFETY: catalog look-up: any OID is answered, as it may be missing.
+    let table = unsafe { pg_sys::IndexGetRelation(index, true) };
+    let is_known = || DROPPED.with_borrow(|dropped| dropped.contains(&table));
+    if ours(table).is_some() && !is_known() {
+        DROPPED.with_borrow_mut(|dropped| dropped.push(table));
+    }
+}
+
 /// A relation is dropped: our table goes with it, if the transaction commits.
 #[pg_guard]
 unsafe extern "C-unwind" fn relation_access(
@@ -587,8 +633,13 @@ unsafe extern "C-unwind" fn relation_access(
         if access != pg_sys::ObjectAccessType::OAT_DROP || sub != 0 {
             return;
         }
-        if let Some(c) = ours(object) {
-            xact::dropped(c.storage_key());
+        match class(object) {
+            Some(c) if c.kind == pg_sys::RELKIND_INDEX => note_dropped_index(object),
+            _ => {
+                if let Some(c) = ours(object) {
+                    xact::dropped(c.storage_key());
+                }
+            }
         }
     }
 }

@@ -125,6 +125,12 @@ pub fn by_oid(index: Oid) -> Option<Option<&'static Codec>> {
     CODECS.with(|all| all.borrow().get(&index.to_u32()).copied())
 }
 
+/// The index whose spec this is, if it is that of one index only.
+pub fn index_of_spec(spec: &[u8]) -> Option<Oid> {
+    let oid = spec.strip_prefix(&[SPEC_OF_INDEX])?.first_chunk::<4>()?;
+    Some(Oid::from(u32::from_le_bytes(*oid)))
+}
+
 /// Compares two keys of an order that is not that of their bytes. May raise an ERROR.
 pub fn compare(order: u32, a: &[u8], b: &[u8]) -> Ordering {
     match by_oid(Oid::from(order)) {
@@ -399,6 +405,8 @@ impl KeyColumn {
 
 /// First byte of a spec: changes with the meaning of the others and of the keys.
 const SPEC: u8 = 2;
+/// The same, of a spec that is of one index only: the index's OID follows.
+const SPEC_OF_INDEX: u8 = 3;
 const DESC: u8 = 1;
 const NULLS_FIRST: u8 = 2;
 /// Kinds whose bytes need no function of the type, with their numbers in specs, which must not
@@ -440,10 +448,20 @@ impl Codec {
     /// How the keys are made of the table's columns, in bytes that mean the same in every process
     /// and after a restart. `None` if a key needs more than the columns' bytes.
     pub fn spec(&self) -> Option<Vec<u8>> {
+        self.spec_from(vec![SPEC])
+    }
+
+    /// The same, of this index only: no other one has this spec.
+    pub fn spec_of_index(&self) -> Option<Vec<u8>> {
+        let mut spec = vec![SPEC_OF_INDEX];
+        spec.extend(self.index.to_u32().to_le_bytes());
+        self.spec_from(spec)
+    }
+
+    fn spec_from(&self, mut spec: Vec<u8>) -> Option<Vec<u8>> {
         if self.order != 0 || self.special || self.hash {
             return None;
         }
-        let mut spec = vec![SPEC];
         for (c, attnum) in self.columns.iter().zip(&self.attnums) {
             let (_, kind) = EXACT.iter().find(|(k, _)| *k == c.kind)?;
             spec.extend([*kind, if c.desc { DESC } else { 0 } | if c.nulls_first { NULLS_FIRST } else { 0 }]);
@@ -454,7 +472,11 @@ impl Codec {
 
     /// Makes keys as a spec says; there is no index to ask. `None`: the spec is not known.
     pub fn from_spec(spec: &[u8]) -> Option<Codec> {
-        let (&SPEC, columns) = spec.split_first()? else { return None };
+        let columns = match spec.split_first()? {
+            (&SPEC, columns) => columns,
+            (&SPEC_OF_INDEX, _) => spec.get(5..)?,
+            _ => return None,
+        };
         let kind = |c: &[u8]| EXACT.iter().find(|(_, n)| *n == c[0]).map(|(k, _)| KeyColumn::bare(*k, c[1]));
         Some(Codec {
             index: pg_sys::InvalidOid,

@@ -115,12 +115,13 @@ class Table:
         settings = options(partitions=partitions, partition_by=by, **settings)
         kind = "UNLOGGED" if len(self.indexes) % 2 else ""
         query(connection, f"CREATE {kind} TABLE t ({columns}, l bigint[], prev bigint[], prev_p int) USING {METHOD} {settings}")
-        # What has a PRIMARY KEY is read by the custom scan and by the bypass too. One that is
-        # descending is an index only.
+        # What has a PRIMARY KEY is read by the custom scan and by the bypass too, and so is what
+        # has a unique key of columns that are NOT NULL. One that is descending is an index only.
         if self.key_type == "date":
             query(connection, "CREATE UNIQUE INDEX ON t (id DESC)")
         else:
-            query(connection, f"ALTER TABLE t ADD PRIMARY KEY ({'id, id2' if self.multi else 'id'})")
+            key = self.random.choice(("PRIMARY KEY", "PRIMARY KEY", "UNIQUE"))
+            query(connection, f"ALTER TABLE t ADD {key} ({'id, id2' if self.multi else 'id'})")
         for index in self.indexes:
             query(connection, f"CREATE {index}")
         self.initial = []

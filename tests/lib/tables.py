@@ -44,7 +44,11 @@ class Schema:
                 if kind in ("int", "bigint", "smallint") and r.random() < 0.6:
                     extra += f" CHECK ({name} < {r.choice((3, 5))})"
             parts.append(f"{name} {kind}{extra}")
-        parts.append("PRIMARY KEY (" + ", ".join(name for name, _ in self.key) + ")")
+        # A unique key in its place has its entries in the primary index, too.
+        self.is_unique = len(self.columns) % 3 == 0
+        if self.is_unique:
+            parts = [f"{part} NOT NULL" if column in self.key else part for part, column in zip(parts, self.columns)]
+        parts.append(("UNIQUE (" if self.is_unique else "PRIMARY KEY (") + ", ".join(name for name, _ in self.key) + ")")
         kind = "UNLOGGED" if len(self.columns) % 2 else ""
         self.setup = [f"CREATE {kind} TABLE t ({', '.join(parts)}) USING mixedcc WITH (mixedcc.partitions = "
                       f"{r.choice((1, 1, 4))}, mixedcc.protocol = '{r.choice(protocols.ALL)}')"]

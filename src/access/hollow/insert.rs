@@ -208,7 +208,7 @@ unsafe extern "C-unwind" fn enter(row: *const Row, verdict: *mut Verdict) {
         let mut bytes = Vec::new();
         let value = |i: usize| (!*row.nulls.add(i)).then(|| *row.values.add(i));
         if key.codec.key(&mut bytes, value).is_none() {
-            error!("mixedcc: a row without a primary key");
+            error!("mixedcc: a row without a key");
         }
         let partial = row.check == IndexUniqueCheck::UNIQUE_CHECK_PARTIAL;
         let unique = if partial { Unique::Partial } else { Unique::Check };

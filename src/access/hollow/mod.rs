@@ -1,5 +1,6 @@
-//! Hollow indexes: the index of a PRIMARY KEY that is an ordinary btree index in the catalogs, and
-//! that the engine's primary index answers. nbtree stores no entry of it.
+//! Hollow indexes: the index of a PRIMARY KEY, or a unique index of a table without one. It is an
+//! ordinary btree index in the catalogs, and the engine's primary index answers it. nbtree stores
+//! no entry of it.
 //!
 //! Which indexes are hollow is a property of their files (INV-HOLLOW, `pg/compat/nbtree.rs`). A key
 //! can be hollow if it has a primary index and no INCLUDE columns ([`primary::Wanted::whole`]). A
@@ -86,36 +87,23 @@ unsafe fn serve_anew(rel: pg_sys::Relation, index: Oid) {
     }
 }
 
-/// Is an index that is being built to be a hollow one?
-///
-/// # Safety
-/// An open index of a relation of ours.
-pub unsafe fn is_wanted(index: pg_sys::Relation) -> bool {
-    // SAFETY: `index` is open (contract of this function).
-    unsafe { primary::wanted_of(index).is_some_and(|w| w.whole) && compat::may_be_hollow(index) }
-}
-
-/// Is the file of this index, which is being built, that of a hollow index? Then the build must
-/// deliver no row to nbtree, and the files are marked and poisoned when nbtree has written them.
+/// An index that is to be hollow is being built ([`primary::begins_hollow`]). The build must
+/// deliver no row to nbtree. The files are marked and poisoned when nbtree has written them.
 ///
 /// # Safety
 /// An open relation of ours, and an index of it that is being built.
-pub unsafe fn begin_build(rel: pg_sys::Relation, index: pg_sys::Relation) -> bool {
+pub unsafe fn begin_build(rel: pg_sys::Relation, index: pg_sys::Relation) {
     // SAFETY: `rel` and `index` are open, and the index is locked exclusively (contract of this
     // function). Its `rd_indam` is a private copy (relcache.c).
     unsafe {
-        if !is_wanted(index) {
-            return false;
-        }
         indexscan::wrap(rel, index);
         if compat::is_permanent(index) {
             compat::write_hollow_mark(index);
             BUILT.with_borrow_mut(|built| built.push((*index).rd_id));
-            return true;
+            return;
         }
         BUILDING.set(Some(((*index).rd_id, compat::storage_number(index))));
         (*(*index).rd_indam).ambuildempty = Some(build_empty);
-        true
     }
 }
 

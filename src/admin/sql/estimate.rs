@@ -53,7 +53,10 @@ const FACTS: &str = "SELECT a.amname = 'mixedcc', c.relpersistence = 'p', greate
     (SELECT string_agg(format(CASE WHEN k.atttypid IN (20, 21, 23) THEN '2 + length(to_hex(r.%1$I::int8 # (r.%1$I::int8 >> 63))) / 2'
             ELSE 'pg_column_size(r.%1$I) + 2' END, k.attname), ' + ')
         FROM pg_index i JOIN pg_attribute k ON k.attrelid = c.oid AND k.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
-        WHERE i.indrelid = c.oid AND i.indisprimary AND i.indisvalid),
+        WHERE i.indexrelid = (SELECT u.indexrelid FROM pg_index u WHERE u.indrelid = c.oid AND u.indisvalid AND (u.indisprimary
+                OR u.indisunique AND u.indimmediate AND u.indpred IS NULL AND u.indexprs IS NULL AND u.indnatts = u.indnkeyatts
+                    AND NOT EXISTS (SELECT FROM pg_attribute n WHERE n.attrelid = c.oid AND n.attnum = ANY (u.indkey) AND NOT n.attnotnull))
+            ORDER BY NOT u.indisprimary, u.indexrelid LIMIT 1)),
     format('%I.%I', n.nspname, c.relname)
     FROM pg_class c JOIN pg_am a ON a.oid = c.relam JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ";
 

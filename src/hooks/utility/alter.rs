@@ -17,6 +17,9 @@ extern "C-unwind" {
     fn RangeVarCallbackOwnsRelation(rv: *const pg_sys::RangeVar, oid: Oid, old: Oid, arg: *mut core::ffi::c_void);
 }
 
+/// Checks the owner before a lock is taken.
+pub(super) const OWNS: pg_sys::RangeVarGetRelidCallback = Some(RangeVarCallbackOwnsRelation);
+
 type Cmds = pgrx::PgList<pg_sys::AlterTableCmd>;
 
 /// Sets an option as SQL gives it.
@@ -284,9 +287,9 @@ pub fn rewriting(oid: Oid, run: impl FnOnce()) {
 }
 
 /// Loads the rows of a permanent table that the command may change: they cannot be loaded in the
-/// middle of it, when the PRIMARY KEY is another one. What the user may not do, or what is too
+/// middle of it, when the key is another one. What the user may not do, or what is too
 /// large, the command itself finds.
-fn load_first(oid: Oid) {
+pub(super) fn load_first(oid: Oid) {
     // SAFETY: a variable of shared memory; and catalog look-ups, in which any OID is answered. The
     // relation is open, and keeps its lock while it is loaded. ERRORs unwind.
     unsafe {

@@ -4,10 +4,11 @@ use super::{
     alter, class, database, each_class, each_index, elements, family, flag, hold, name_of, our_am, ours, relid, text,
     Call,
 };
-use crate::admin::options;
+use crate::access::primary;
+use crate::admin::options::{self, Apply};
 use crate::pg::compat;
 use crate::pg::errors::refuse;
-use crate::state::xact;
+use crate::state::{rel, xact};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
@@ -123,11 +124,142 @@ fn in_transactions<T>(items: &'static [T], f: impl Fn(&T)) {
     }
 }
 
-/// REINDEX: CONCURRENTLY leaves out primary keys of ours.
+/// CREATE INDEX of a unique index that may give its table the primary index: the command begins
+/// with the lock that this needs, because it would wait for readers that wait for the command.
+pub fn create_index(call: Call) {
+    // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
+    let s = unsafe { &*call.node::<pg_sys::IndexStmt>() };
+    let may = s.unique && !s.primary && !s.concurrent && !s.deferrable;
+    let plain = s.whereClause.is_null() && s.excludeOpNames.is_null() && s.indexIncludingParams.is_null();
+    let ours = may && plain && !s.relation.is_null() && our_am().is_some() && relid(s.relation).is_some_and(any_ours);
+    if let Some(columns) = if ours { columns_of(s) } else { None } {
+        // SAFETY: the statement has a range variable. The callback checks the owner before the lock
+        // is taken.
+        let oid = unsafe {
+            let (mode, missing) = (pg_sys::ShareLock as i32, pg_sys::RVROption::RVR_MISSING_OK);
+            let owns = alter::OWNS;
+            pg_sys::RangeVarGetRelidExtended(s.relation, mode, missing, owns, std::ptr::null_mut())
+        };
+        // SAFETY: the statement has a range variable.
+        let tables = if unsafe { (*s.relation).inh } { named(oid) } else { vec![oid] };
+        for table in tables {
+            // SAFETY: the relation is open while it is asked.
+            lock_for_unique(table, |rel| unsafe { primary::are_never_null(rel, &columns) });
+        }
+    }
+    call.run();
+}
+
+/// The columns of a new index; `None`: it has expressions.
+fn columns_of(s: &pg_sys::IndexStmt) -> Option<Vec<String>> {
+    // SAFETY: the parameters of CREATE INDEX are a list of `IndexElem`s (parsenodes.h).
+    unsafe {
+        let all = pgrx::PgList::<pg_sys::IndexElem>::from_pg(s.indexParams);
+        all.iter_ptr().map(|e| text((*e).name)).collect()
+    }
+}
+
+/// Locks a table exclusively, if it is one of ours for which `may` says so and the build of a
+/// unique index would give it its primary index.
+fn lock_for_unique(oid: Oid, may: impl FnOnce(pg_sys::Relation) -> bool) {
+    if ours(oid).is_none() {
+        return;
+    }
+    // SAFETY: any OID can be locked. The relation is open while it is asked. Its lock is given back
+    // first, so that two commands do not wait for each other.
+    unsafe {
+        let rel = pg_sys::try_relation_open(oid, pg_sys::AccessShareLock as i32);
+        if rel.is_null() {
+            return;
+        }
+        let takes = rel::is_ours(rel) && primary::is_open_to_unique(rel) && may(rel);
+        pg_sys::relation_close(rel, pg_sys::AccessShareLock as i32);
+        if takes {
+            pg_sys::LockRelationOid(oid, pg_sys::AccessExclusiveLock as i32);
+        }
+    }
+}
+
+/// DROP INDEX: the rows are loaded first, while the index is there that says of which key the
+/// primary index is. CONCURRENTLY has given up its locks when it ends, and its entries in memory go
+/// all the same.
+pub fn drop_index(call: Call) {
+    // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at. The
+    // objects are lists of names (gram.y).
+    let (tables, concurrent): (&Vec<Oid>, bool) = unsafe {
+        let s = &*call.node::<pg_sys::DropStmt>();
+        let names = pgrx::PgList::<pg_sys::List>::from_pg(s.objects);
+        let table = |name| relid(pg_sys::makeRangeVarFromNameList(name)).and_then(table_of);
+        let found = names.iter_ptr().filter_map(table).flat_map(named).filter(|oid| ours(*oid).is_some());
+        (hold(if our_am().is_some() { found.collect() } else { Vec::new() }), s.concurrent)
+    };
+    tables.iter().for_each(|oid| alter::load_first(*oid));
+    call.run();
+    for oid in tables.iter().filter(|_| concurrent) {
+        // SAFETY: any OID can be locked; a table that was dropped meanwhile has no class.
+        unsafe { pg_sys::LockRelationOid(*oid, pg_sys::AccessExclusiveLock as i32) };
+        if ours(*oid).is_some() {
+            options::sync(*oid, Apply::default());
+        }
+    }
+}
+
+/// The unique index of a table that is hollow, and no PRIMARY KEY.
+fn hollow_unique(table: Oid) -> Option<Oid> {
+    // SAFETY: the relation is open while it is asked, and its lock is given back.
+    unsafe {
+        let rel = pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32);
+        if rel.is_null() {
+            return None;
+        }
+        let found = if rel::is_ours(rel) { primary::hollow_unique(rel) } else { None };
+        pg_sys::relation_close(rel, pg_sys::AccessShareLock as i32);
+        found
+    }
+}
+
+/// REINDEX without CONCURRENTLY may make a unique index hollow.
+fn lock_to_reindex(s: &pg_sys::ReindexStmt) {
+    use pg_sys::ReindexObjectType::{REINDEX_OBJECT_INDEX, REINDEX_OBJECT_TABLE};
+    let found = if s.relation.is_null() { None } else { relid(s.relation) };
+    let table = match s.kind {
+        REINDEX_OBJECT_INDEX => found.filter(|index| may_become_hollow(*index)).and_then(table_of),
+        REINDEX_OBJECT_TABLE => found,
+        _ => None,
+    };
+    let may = |oid: &Oid| class(*oid).is_some_and(|c| c.kind == pg_sys::RELKIND_RELATION);
+    // That of a partitioned table reindexes each partition in a transaction of its own.
+    let table = table.filter(may).filter(|oid| compat::may_maintain(*oid, user()));
+    // SAFETY: the relation is open while it is asked.
+    let has = |rel| unsafe { primary::has_fitting_unique(rel) };
+    table.into_iter().for_each(|oid| lock_for_unique(oid, has));
+}
+
+/// Is an index unique, and no PRIMARY KEY?
+fn may_become_hollow(index: Oid) -> bool {
+    // SAFETY: catalog look-up: any OID is answered, by a row or null, which is released after its
+    // last use.
+    unsafe {
+        let row = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::INDEXRELID as i32, index.into());
+        if row.is_null() {
+            return false;
+        }
+        let form = &*pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_index>();
+        let may = form.indisunique && form.indimmediate && !form.indisprimary;
+        pg_sys::ReleaseSysCache(row);
+        may
+    }
+}
+
+/// REINDEX: CONCURRENTLY leaves out hollow indexes.
 pub fn reindex(call: Call) {
     // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::ReindexStmt>() };
-    if our_am().is_none() || !flag(s.params, "concurrently") {
+    if our_am().is_none() {
+        return call.run();
+    }
+    if !flag(s.params, "concurrently") {
+        lock_to_reindex(s);
         return call.run();
     }
     if s.relation.is_null() {
@@ -163,13 +295,8 @@ pub fn reindex(call: Call) {
 
 /// REINDEX INDEX CONCURRENTLY of an index of ours, or of one that has partitions of ours.
 fn reindex_index(call: Call, index: Oid) {
-    let mut all_keys = Vec::new();
-    each_index(|form| {
-        if is_key(form) && ours(form.indrelid).is_some() {
-            all_keys.push(form.indexrelid);
-        }
-    });
-    let is_key = |index: &Oid| all_keys.contains(index);
+    let all_keys = Keys::of(|table| ours(table).is_some());
+    let is_key = |index: &Oid| all_keys.has(*index);
     let partitioned = class(index).is_some_and(|c| c.kind == pg_sys::RELKIND_PARTITIONED_INDEX);
     if !partitioned && !is_key(&index) {
         return call.run();
@@ -192,16 +319,21 @@ fn with_events(call: Call, f: impl FnOnce()) {
     unsafe { compat::with_reindex_events(call.node(), f) }
 }
 
-/// Says that primary keys of ours are not rebuilt.
+/// Says that hollow indexes are not rebuilt.
 fn leave_out(keys: &[Oid]) {
+    let is_unique = |key: &Oid| may_become_hollow(*key);
+    let (kind, kinds, a_kind) = match keys.iter().any(is_unique) {
+        true => ("unique index", "primary keys and unique indexes", "a primary key, or of this unique index,"),
+        false => ("primary key", "primary keys", "a primary key"),
+    };
     let what = match keys {
         [] => return,
-        [one] => format!("primary key \"{}\" of a mixedcc table", name_of_oid(*one)),
-        _ => format!("{} primary keys of mixedcc tables", keys.len()),
+        [one] => format!("{kind} \"{}\" of a mixedcc table", name_of_oid(*one)),
+        _ => format!("{} {kinds} of mixedcc tables", keys.len()),
     };
     let message = format!("REINDEX CONCURRENTLY leaves out {what}");
     ErrorReport::new(PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message, "mixedcc")
-        .set_detail("mixedcc keeps the entries of a primary key in memory.")
+        .set_detail(format!("mixedcc keeps the entries of {a_kind} in memory."))
         .set_hint("REINDEX without CONCURRENTLY rebuilds them.")
         .report(PgLogLevel::NOTICE);
 }
@@ -280,9 +412,10 @@ struct Indexes {
 impl Indexes {
     fn of(tables: &[Oid]) -> Indexes {
         let mut out = Indexes::default();
+        let keys = Keys::of(|table| tables.contains(&table));
         each_index(|form| match () {
             () if !tables.contains(&form.indrelid) => {}
-            () if is_key(form) => out.keys.push(form.indexrelid),
+            () if keys.has(form.indexrelid) => out.keys.push(form.indexrelid),
             () if !form.indisvalid => out.skipped.push((form.indexrelid, "invalid index")),
             () if form.indisexclusion => out.skipped.push((form.indexrelid, "exclusion constraint index")),
             () => out.others.push(form.indexrelid),
@@ -291,9 +424,29 @@ impl Indexes {
     }
 }
 
-/// Has the engine the entries of this index of a table of ours?
-fn is_key(form: &pg_sys::FormData_pg_index) -> bool {
-    form.indisprimary && form.indimmediate
+/// The indexes of tables of ours whose entries the engine has, as it may.
+struct Keys(Vec<Oid>);
+
+impl Keys {
+    fn of(tables: impl Fn(Oid) -> bool) -> Keys {
+        let (mut keys, mut others) = (Vec::new(), Vec::new());
+        each_index(|form| {
+            let may = form.indisunique && form.indimmediate;
+            match form.indisprimary {
+                _ if !may || !tables(form.indrelid) => {}
+                true => keys.push(form.indexrelid),
+                false if others.contains(&form.indrelid) => {}
+                false => others.push(form.indrelid),
+            }
+        });
+        // Looked at when no catalog is being read.
+        keys.extend(others.into_iter().filter_map(hollow_unique));
+        Keys(keys)
+    }
+
+    fn has(&self, index: Oid) -> bool {
+        self.0.contains(&index)
+    }
 }
 
 /// REINDEX CONCURRENTLY of these tables and indexes, each in transactions of its own.

@@ -23,7 +23,7 @@ pub unsafe extern "C-unwind" fn explain(
         let name = pg_sys::get_rel_name(index);
         let name = if name.is_null() { index.to_u32().to_string() } else { crate::pg::text::read(name) };
         let way = if plan::is_backward(custom) { " backward" } else { "" };
-        put(es, c"Primary Key", &format!("{name}{way}"));
+        put(es, if is_declared(index) { c"Primary Key" } else { c"Unique Key" }, &format!("{name}{way}"));
         let quals = plan::conditions(custom);
         if quals.is_null() {
             return;
@@ -33,6 +33,21 @@ pub unsafe extern "C-unwind" fn explain(
         let prefix = (*es).verbose || !(*es).rtable.is_null() && (*(*es).rtable).length > 1;
         let text = pg_sys::deparse_expression(condition.cast(), context, prefix, false);
         put(es, c"Index Cond", &crate::pg::text::read(text));
+    }
+}
+
+/// Is an index that of a PRIMARY KEY?
+unsafe fn is_declared(index: pg_sys::Oid) -> bool {
+    // SAFETY: a catalog look-up: any OID is answered, by a row or null, which is released after its
+    // last use.
+    unsafe {
+        let row = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::INDEXRELID as i32, index.into());
+        if row.is_null() {
+            return false;
+        }
+        let declared = (*pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_index>()).indisprimary;
+        pg_sys::ReleaseSysCache(row);
+        declared
     }
 }
 

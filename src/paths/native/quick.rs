@@ -42,7 +42,8 @@ unsafe fn find<K: Key + ?Sized>(table: &Table, key: &K, snapshot: pg_sys::Snapsh
     // over. `snapshot` is of a command that has begun (`begin_quickly`).
     unsafe {
         let info = rel::known(rel)?;
-        let found = lookup::peek(rel, info, primary::known(info)?, key, snapshot, Use::Look(range::Columns::ALL))?;
+        let found =
+            lookup::peek(rel, info, primary::known_declared(info)?, key, snapshot, Use::Look(range::Columns::ALL))?;
         Some(Row { rel, found })
     }
 }
@@ -131,7 +132,7 @@ unsafe fn find_to_update<'a, K: Key + ?Sized>(
     // look is over. `snapshot` is of a command that has begun (`begin_quickly`).
     unsafe {
         let info = rel::known(rel)?;
-        let found = lookup::peek(rel, info, primary::known(info)?, key, snapshot, Use::Write)?;
+        let found = lookup::peek(rel, info, primary::known_declared(info)?, key, snapshot, Use::Write)?;
         Some(Target { table, definition: table.definition(), row: Row { rel, found } })
     }
 }

@@ -55,7 +55,7 @@ pub unsafe fn find<K: Key + ?Sized>(
     unsafe {
         mixture::check();
         let to = if for_write { Use::Write } else { Use::Look(range::Columns::ALL) };
-        let usable = primary::usable(t.rel, t.info).filter(|pk| pk.codec.attnums.len() == key.len());
+        let usable = primary::usable_declared(t.rel, t.info).filter(|pk| pk.codec.attnums.len() == key.len());
         let found = usable.and_then(|pk| lookup::by_key(t.rel, t.info, pk, key, snapshot, to));
         found.ok_or(Statement)
     }

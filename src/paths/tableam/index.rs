@@ -130,7 +130,7 @@ pub unsafe extern "C-unwind" fn build_range_scan(
     // keeps the versions (INV-RETIRE). Executor state and slot are made and freed here.
     unsafe {
         crate::access::altered::must_fit(rel, (*rel).rd_att);
-        if (scan.is_null() || is_shared(scan)) && hollow::is_wanted(index) {
+        if (scan.is_null() || is_shared(scan)) && is_hollow_build(rel, index) {
             return build_hollow_once(rel, index, info, scan);
         }
         if let Some(rows) = compare_hollow(rel, index, scan) {
@@ -320,6 +320,19 @@ impl Former {
             (*self.info).ii_ExpressionsState = std::ptr::null_mut();
             (*self.info).ii_PredicateState = std::ptr::null_mut();
         }
+    }
+}
+
+/// Is the index that is being built a hollow one? A worker of a parallel build may take it for one
+/// that its leader fills: then it has no rows, and the leader has all.
+unsafe fn is_hollow_build(rel: pg_sys::Relation, index: pg_sys::Relation) -> bool {
+    // SAFETY: `rel` and `index` are open, and the table is locked against writers: contract of
+    // `build_range_scan`.
+    unsafe {
+        if parallel::is_worker() {
+            return primary::is_to_be_hollow(rel, index);
+        }
+        primary::begins_hollow(rel, index)
     }
 }
 

@@ -95,6 +95,25 @@ pub unsafe fn may_break_not_null(desc: pg_sys::TupleDesc) -> bool {
     }
 }
 
+/// Has no row NULL in a column, by a constraint that is validated? `i` counts from 0.
+///
+/// # Safety
+/// A valid descriptor of a table, which has the column.
+pub unsafe fn is_never_null(desc: pg_sys::TupleDesc, i: usize) -> bool {
+    // SAFETY: `desc` is valid (contract of this function). Since 18 it has `natts` compact
+    // attributes, too (tupdesc.h); the slice checks `i`.
+    unsafe {
+        #[cfg(any(feature = "pg15", feature = "pg16", feature = "pg17"))]
+        let validated = true;
+        #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17")))]
+        let validated = {
+            let all = (*desc).compact_attrs.as_slice((*desc).natts as usize);
+            all[i].attnullability as u8 == pg_sys::ATTNULLABLE_VALID
+        };
+        attribute(desc, i).attnotnull && validated
+    }
+}
+
 /// Is a CHECK constraint enforced? Since 18 it need not be.
 #[inline]
 pub fn is_enforced(check: &pg_sys::ConstrCheck) -> bool {

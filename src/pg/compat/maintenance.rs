@@ -187,6 +187,28 @@ pub unsafe fn reindex(s: *mut pg_sys::ReindexStmt, query: *const core::ffi::c_ch
     unsafe { pg_sys::ExecReindex(parse_state(query), s, true) }
 }
 
+/// Builds an index anew, in a new file, within another command.
+///
+/// # Safety
+/// An index of a table that the transaction has locked exclusively. It is not open here, and
+/// `persistence` is its own.
+pub unsafe fn rebuild_index(index: pg_sys::Oid, persistence: core::ffi::c_char) {
+    let mut params = pg_sys::ReindexParams::default();
+    // SAFETY: the index exists, and its table is locked (contract of this function). An ERROR
+    // unwinds.
+    #[cfg(any(feature = "pg15", feature = "pg16"))]
+    unsafe {
+        pg_sys::reindex_index(index, false, persistence, &mut params)
+    }
+    // SAFETY: as above.
+    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+    unsafe {
+        pg_sys::reindex_index(std::ptr::null(), index, false, persistence, &mut params)
+    }
+    // SAFETY: the command has changed its catalogs, and holds nothing of them.
+    unsafe { pg_sys::CommandCounterIncrement() }
+}
+
 /// Runs `f`, which does what REINDEX does, with the event triggers that it has since 17.
 ///
 /// # Safety

@@ -16,7 +16,7 @@
 //! In the files of the first builds of 0.2.0 block 1 is a zero page, and amcheck fails too.
 //! [`poison`] rewrites the main fork of such an index when a session uses it. The init fork stays.
 
-use super::storage::{is_permanent, open_storage, storage_of, Page};
+use super::storage::{is_permanent, open_storage, storage_of, Page, Storage};
 use pgrx::pg_sys::ForkNumber::{INIT_FORKNUM, MAIN_FORKNUM};
 use pgrx::pg_sys::{self, Relation};
 
@@ -93,15 +93,35 @@ pub unsafe fn is_hollow(index: Relation) -> bool {
     }
 }
 
+/// The same by the index's storage, which is there. `permanent`: the index survives a crash.
+///
+/// # Safety
+/// The storage of an nbtree index of a table of ours.
+pub unsafe fn is_hollow_storage(storage: Storage, permanent: bool) -> bool {
+    // SAFETY: the storage is there (contract of this function).
+    unsafe {
+        let smgr = open_storage(&storage);
+        if !permanent {
+            return pg_sys::smgrexists(smgr, INIT_FORKNUM) && pg_sys::smgrnblocks(smgr, INIT_FORKNUM) == BLOCKS;
+        }
+        let (mode, strategy) = (pg_sys::ReadBufferMode::RBM_NORMAL, std::ptr::null_mut());
+        pg_sys::smgrexists(smgr, MAIN_FORKNUM)
+            && pg_sys::smgrnblocks(smgr, MAIN_FORKNUM) >= BLOCKS
+            && has_mark(pg_sys::ReadBufferWithoutRelcache(storage, MAIN_FORKNUM, ROOT, mode, strategy, true))
+    }
+}
+
 /// Has a permanent index the mark of a hollow one?
 unsafe fn is_marked(index: Relation) -> bool {
-    // SAFETY: `index` is open (contract of `is_hollow`), and the mark lies within the page, whose
-    // buffer is locked while it is read.
+    // SAFETY: `index` is open (contract of `is_hollow`).
+    unsafe { blocks(index) >= BLOCKS && has_mark(read(index, ROOT, pg_sys::ReadBufferMode::RBM_NORMAL)) }
+}
+
+/// Has the page in a buffer that mark? The buffer, which is pinned, is given back.
+unsafe fn has_mark(buffer: pg_sys::Buffer) -> bool {
+    // SAFETY: `buffer` is pinned (callers), and locked while it is read. The mark lies within the
+    // page.
     unsafe {
-        if blocks(index) < BLOCKS {
-            return false;
-        }
-        let buffer = read(index, ROOT, pg_sys::ReadBufferMode::RBM_NORMAL);
         pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
         let page = pg_sys::BufferGetPage(buffer);
         let end = (*page.cast::<pg_sys::PageHeaderData>()).pd_special as usize;

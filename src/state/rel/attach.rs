@@ -260,7 +260,7 @@ unsafe fn begin_empty(rel: pg_sys::Relation, key: [u32; 4]) -> &'static Table {
                 compat::empty_index(*storage);
             }
         }
-        let t = create_anew(rel, key, false);
+        let t = create_as_committed(rel, key, &committed);
         t.note.store(1, Ordering::SeqCst);
         if has_other_key(rel, &committed) {
             // If the transaction aborts, the table is not that of the key.
@@ -282,7 +282,7 @@ unsafe fn load(rel: pg_sys::Relation) -> Result<&'static Table, TooLarge> {
             // The primary index would be that of the new key, also after ROLLBACK.
             complain(
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-                "the rows of a mixedcc table cannot be loaded in the transaction that has changed its PRIMARY KEY",
+                "the rows of a mixedcc table cannot be loaded in the transaction that has changed its key",
                 "Read a row of the table in another transaction first, which loads all of them.",
             );
         }
@@ -301,7 +301,13 @@ unsafe fn has_other_key(rel: pg_sys::Relation, committed: &Committed) -> bool {
     // SAFETY: `rel` is open (contract of this function).
     unsafe {
         let alone = pg_sys::CheckRelationLockedByMe(rel, pg_sys::AccessExclusiveLock as i32, true);
-        alone && committed.key.is_some_and(|k| k != compat::primary_key_index(rel))
+        if !alone {
+            return false;
+        }
+        let list = pg_sys::RelationGetIndexList(rel);
+        let is_lost = committed.hollow.is_some_and(|k| !pg_sys::list_member_oid(list, k));
+        pg_sys::list_free(list);
+        is_lost || committed.key.is_some_and(|k| k != compat::primary_key_index(rel))
     }
 }
 
@@ -312,8 +318,19 @@ unsafe fn has_other_key(rel: pg_sys::Relation, committed: &Committed) -> bool {
 /// A valid relation of ours.
 pub unsafe fn make_anew(rel: pg_sys::Relation, key: [u32; 4]) -> Result<&'static Table, OutOfMemory> {
     // SAFETY: `rel` is an open relation of ours (contract of this function).
-    let (spec, map) = unsafe { ((above().primary_spec)(rel), (above().initial_map)(rel)) };
+    let (spec, map) = unsafe {
+        // The index that is hollow may be in the middle of its build.
+        let committed = committed_indexes(rel);
+        ((above().committed_spec)(rel, committed.hollow), (above().initial_map)(rel))
+    };
     make(key, map, spec.as_deref(), false)
+}
+
+/// Makes and registers the unlogged table of a storage, as its options and its key say.
+unsafe fn create_as_committed(rel: pg_sys::Relation, key: [u32; 4], committed: &Committed) -> &'static Table {
+    // SAFETY: `rel` is an open relation of ours: contract of `begin_empty`.
+    let (spec, map) = unsafe { ((above().committed_spec)(rel, committed.hollow), (above().initial_map)(rel)) };
+    create_table_with(key, map, spec.as_deref(), false)
 }
 
 /// Makes and registers the table of a storage, as its options and its primary key say. `permanent`:
@@ -333,6 +350,8 @@ struct Committed {
     storages: Vec<IndexFile>,
     /// That of a PRIMARY KEY which is checked at once.
     key: Option<Oid>,
+    /// The hollow one, if it is that of no PRIMARY KEY.
+    hollow: Option<Oid>,
 }
 
 struct IndexFile {
@@ -352,7 +371,7 @@ unsafe fn committed_indexes(rel: pg_sys::Relation) -> Committed {
         let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetCatalogSnapshot(pg_sys::RelationRelationId));
         debug_assert!((*snapshot).copied);
         (*snapshot).curcid = 0;
-        let (mut indexes, mut key): (Vec<(Oid, bool)>, _) = (Vec::new(), None);
+        let (mut indexes, mut key): (Vec<(Oid, bool, bool)>, _) = (Vec::new(), None);
         scan(
             pg_sys::IndexRelationId,
             pg_sys::IndexIndrelidIndexId,
@@ -361,13 +380,15 @@ unsafe fn committed_indexes(rel: pg_sys::Relation) -> Committed {
             snapshot,
             |t| {
                 let form = &*t.cast::<pg_sys::FormData_pg_index>();
-                indexes.push((form.indexrelid, form.indisready));
+                let is_unique = form.indisunique && form.indimmediate && !form.indisprimary;
+                indexes.push((form.indexrelid, form.indisready, is_unique && form.indislive));
                 let is_key = form.indisprimary && form.indisvalid && form.indimmediate;
                 key = key.or(is_key.then_some(form.indexrelid));
             },
         );
-        let mut out = Vec::new();
-        for (index, is_ready) in indexes {
+        let (mut out, mut hollow) = (Vec::new(), None);
+        let permanent = compat::is_permanent(rel);
+        for (index, is_ready, may_be_hollow) in indexes {
             scan(
                 pg_sys::RelationRelationId,
                 pg_sys::ClassOidIndexId,
@@ -381,13 +402,17 @@ unsafe fn committed_indexes(rel: pg_sys::Relation) -> Committed {
                     if (*class).relfilenode != pg_sys::InvalidOid {
                         let space = if space == pg_sys::InvalidOid { pg_sys::MyDatabaseTableSpace } else { space };
                         let storage = compat::storage(space, pg_sys::MyDatabaseId, (*class).relfilenode);
+                        let is_btree = (*class).relam == Oid::from(pg_sys::BTREE_AM_OID);
+                        if is_ready && may_be_hollow && is_btree && compat::is_hollow_storage(storage, permanent) {
+                            hollow = hollow.or(Some(index));
+                        }
                         out.push(IndexFile { storage, is_ready });
                     }
                 },
             );
         }
         pg_sys::UnregisterSnapshot(snapshot);
-        Committed { storages: out, key }
+        Committed { storages: out, key, hollow }
     }
 }
 

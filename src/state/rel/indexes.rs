@@ -43,10 +43,12 @@ pub struct Kept {
     pub key: OnceCell<Option<PrimaryKey>>,
 }
 
-/// The PRIMARY KEY of a table whose primary index has the same keys.
+/// The PRIMARY KEY, or the unique index, of a table whose primary index has the same keys.
 pub struct PrimaryKey {
     /// Its index in the catalogs: the name of its ranges.
     pub index: Oid,
+    /// Is it that of a PRIMARY KEY, and not of a unique index?
+    pub declared: bool,
     /// Makes its keys and bounds.
     pub codec: &'static Codec,
     /// The index.

@@ -47,6 +47,11 @@ CASES = (
     ("CREATE UNIQUE INDEX", True, "CREATE UNIQUE INDEX i ON t (u); DELETE FROM t WHERE id = 300", [(298, 288, 44830)]),
     ("DROP INDEX, CREATE INDEX", False, "CREATE INDEX i ON t (v); DROP INDEX i; CREATE INDEX i ON t (id)", ALL),
     ("REINDEX", True, "CREATE INDEX i ON t (v); REINDEX TABLE t; DELETE FROM t WHERE id = 300", [(298, 288, 44830)]),
+    ("CREATE UNIQUE INDEX, hollow", False, "INSERT INTO t VALUES (1000, 1, 1); CREATE UNIQUE INDEX i ON t (u); INSERT INTO t VALUES (1001, 1, 2)", [(301, 291, 47131)]),
+    ("DROP of the unique key", "unique", "INSERT INTO t VALUES (1000, 1, 1); ALTER TABLE t DROP CONSTRAINT t_pkey; INSERT INTO t VALUES (1001, 1, 2)", [(301, 291, 47131)]),
+    ("DROP NOT NULL of the unique key", "unique", "INSERT INTO t VALUES (1000, 1, 1); ALTER TABLE t ALTER id DROP NOT NULL; INSERT INTO t VALUES (1001, 1, 2)", [(301, 291, 47131)]),
+    ("a PRIMARY KEY beside the unique key", "unique", "INSERT INTO t VALUES (1000, 1, 1); ALTER TABLE t ADD PRIMARY KEY (u); INSERT INTO t VALUES (1001, 1, 2)", [(301, 291, 47131)]),
+    ("REINDEX of the unique key", "unique", "REINDEX TABLE t; DELETE FROM t WHERE id = 300", [(298, 288, 44830)]),
     ("made and dropped", True, "CREATE TABLE new (id int PRIMARY KEY) USING mixedcc; INSERT INTO new VALUES (1); DROP TABLE new; UPDATE t SET v = 2 WHERE id = 1", [(299, 291, 45130)]),
     ("made, truncated, filled", True, "CREATE TABLE new (id int PRIMARY KEY) USING mixedcc; INSERT INTO new VALUES (1); TRUNCATE new; TRUNCATE new; INSERT INTO new VALUES (2); DELETE FROM t WHERE id = 300", [(298, 288, 44830)]),
     ("made in a savepoint that is rolled back", True, "SAVEPOINT a; CREATE TABLE new (id int PRIMARY KEY) USING mixedcc; INSERT INTO new VALUES (1); ROLLBACK TO a; UPDATE t SET v = 2 WHERE id = 1", [(299, 291, 45130)]),
@@ -75,10 +80,12 @@ def attempt(session, sql):
 
 
 def make(session, key, kind=""):
-    """`key`: with a primary key; 1: and one partition, so that another key changes no map."""
+    """`key`: with a primary key; 1: and one partition, so that another key changes no map.
+    "unique": a unique key in its place."""
     partitions = 1 if key == 1 and key is not True else 2
     # One by one: a transaction that has made the table would write it as a whole.
-    for statement in TABLE.format(kind=kind, key=" PRIMARY KEY" if key else "", partitions=partitions).split(";"):
+    declared = " NOT NULL CONSTRAINT t_pkey UNIQUE" if key == "unique" else " PRIMARY KEY" if key else ""
+    for statement in TABLE.format(kind=kind, key=declared, partitions=partitions).split(";"):
         query(session, statement)
 
 

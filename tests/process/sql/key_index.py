@@ -1,7 +1,8 @@
 #!/usr/bin/python3
-"""The index of a PRIMARY KEY, whose entries the engine keeps: no two rows get one key, whatever
-sessions do at the same time and however they end; rows and index agree after restarts, a crash and
-logical replication; amcheck finds a sound file, and compares the engine's entries with the rows."""
+"""The index of a PRIMARY KEY, or of a UNIQUE key that is NOT NULL, whose entries the engine keeps:
+no two rows get one key, whatever sessions do at the same time and however they end; rows and index
+agree after restarts, a crash and logical replication; amcheck finds a sound file, and compares the
+engine's entries with the rows."""
 
 import pathlib
 import random
@@ -17,6 +18,8 @@ DATABASE = "process_key_index"
 SOURCE = "process_key_index_source"
 KEYS = 12
 SESSIONS = 6
+# Kinds of keys; their indexes have the same names.
+PRIMARY, UNIQUE = "CONSTRAINT {0}_pkey PRIMARY KEY", "NOT NULL CONSTRAINT {0}_pkey UNIQUE"
 
 
 class Session(threading.Thread):
@@ -108,12 +111,16 @@ def rows_and_index_agree(connection, table, what):
     return by["seq"]
 
 
-def same_keys():
+def key_of(kind, table, more="v int"):
+    return f"id int {kind.format(table)}, {more}"
+
+
+def same_keys(kind):
     """By the counts of all sessions each key was inserted as often as deleted, or once more."""
     boss = connect(DATABASE)
     for protocol in ("occ", "2pl", "partcc"):
         query(boss, "DROP TABLE IF EXISTS k")
-        create_table(boss, "k", "id int PRIMARY KEY, v int", protocol=protocol)
+        create_table(boss, "k", key_of(kind, "k"), protocol=protocol)
         query(boss, "CREATE INDEX ON k (v)")  # so that an update of v moves the row
         sessions = [Session(n, time.monotonic() + seconds(6)) for n in range(SESSIONS)]
         for s in sessions:
@@ -148,11 +155,11 @@ def duplicate_is_refused(connection, what):
     equal(f"{what}: a duplicate is refused", refused(connection, "INSERT INTO r SELECT min(id), 0 FROM r")[:2], ("23505", "r_pkey"))
 
 
-def restarts():
+def restarts(key):
     for kind, what in (("UNLOGGED", "unlogged"), ("", "permanent")):
         boss = connect(DATABASE, options="-c synchronous_commit=on")
         query(boss, "DROP TABLE IF EXISTS r")
-        create_table(boss, "r", "id int PRIMARY KEY, v int", kind)
+        create_table(boss, "r", key_of(key, "r"), kind)
         query(boss, "INSERT INTO r SELECT i, i FROM generate_series(1, 1000) i; DELETE FROM r WHERE id % 7 = 0")
         equal(f"file, {what}: it does not grow with the rows", value(boss, "SELECT pg_relation_size('r_pkey')"), 16384)
         before = rows_and_index_agree(boss, "r", f"before restarts, {what}")
@@ -171,14 +178,34 @@ def restarts():
         equal(f"crash, {what}: the rows", rows_and_index_agree(boss, "r", f"crash, {what}"), wanted)
         duplicate_is_refused(boss, f"crash, {what}")
         equal(f"crash, {what}: the file", value(boss, "SELECT pg_relation_size('r_pkey')"), 16384)
+        before = rows_and_index_agree(boss, "r", f"before first uses, {what}")
+        # The first use of the table is a command that is about to give the index another file, or
+        # to drop it.
+        commands = ["REINDEX INDEX r_pkey", "REINDEX TABLE r", "ALTER TABLE r DROP CONSTRAINT r_pkey; SELECT count(*) FROM r", "TRUNCATE r; INSERT INTO r VALUES (1, 1)"]
+        for command in commands + (["ALTER TABLE r ADD PRIMARY KEY (id, v)", "ALTER TABLE r ALTER id DROP NOT NULL"] if key == UNIQUE else []):
+            for end in ("ROLLBACK", "COMMIT") if command.startswith("REINDEX") else ("ROLLBACK",):
+                boss.close()
+                server("restart")
+                boss = connect(DATABASE, options="-c synchronous_commit=on")
+                query(boss, f"BEGIN; {command}; {end}")
+                query(boss, "INSERT INTO r VALUES (-1, 0); DELETE FROM r WHERE id = -1")
+                equal(f"first use, {what}: {command}, {end}", rows_and_index_agree(boss, "r", f"first use, {what}, {command}"), before)
+                duplicate_is_refused(boss, f"first use, {what}, {command}")
+        boss.close()
+        server("crash")
+        boss = connect(DATABASE)
+        query(boss, "REINDEX SCHEMA public")
+        equal(f"first use, {what}: after a crash", rows_and_index_agree(boss, "r", f"first use, {what}, a schema"), [] if kind else before)
+        query(boss, "INSERT INTO r VALUES (1001, 1) ON CONFLICT DO NOTHING")
+        duplicate_is_refused(boss, f"first use, {what}, a schema")
         boss.close()
 
 
-def amcheck():
+def amcheck(kind):
     """The file is that of a sound index without entries after all that writes it. The rows are
     compared with the primary index, beside inserts, moves and deletes of others too."""
     boss = connect(DATABASE)
-    query(boss, "CREATE EXTENSION amcheck")
+    query(boss, "CREATE EXTENSION IF NOT EXISTS amcheck; DROP TABLE IF EXISTS k2")
     for command in ("SELECT 1", "REINDEX TABLE r", "TRUNCATE r; INSERT INTO r VALUES (1, 1)", "BEGIN; TRUNCATE r; TRUNCATE r; INSERT INTO r VALUES (1, 1); COMMIT",
                     "VACUUM ANALYZE r"):
         query(boss, command)
@@ -189,7 +216,7 @@ def amcheck():
         server(restart)
         boss = connect(DATABASE)
         sound(boss, f"amcheck at once after {restart}")
-    create_table(boss, "k2", "id int PRIMARY KEY, v int")
+    create_table(boss, "k2", key_of(kind, "k2"))
     until = time.monotonic() + seconds(6)
     writers = [threading.Thread(target=moves, args=(n, until)) for n in range(3)]
     for w in writers:
@@ -227,12 +254,12 @@ def sound(connection, what):
         fail(what, e)
 
 
-def files_of_first_builds():
+def files_of_first_builds(kind):
     """Their root is a zero page: nbtree fails, amcheck too, and the first use mends the file. They
     made unlogged tables."""
     boss = connect(DATABASE)
     query(boss, "DROP TABLE r")
-    create_table(boss, "r", "id int PRIMARY KEY, v int", "UNLOGGED")
+    create_table(boss, "r", key_of(kind, "r"), "UNLOGGED")
     query(boss, "INSERT INTO r VALUES (1, 1) ON CONFLICT DO NOTHING")
     before = query(boss, "SELECT * FROM r ORDER BY id")
     directory = pathlib.Path(value(boss, "SHOW data_directory"))
@@ -269,16 +296,20 @@ def files_of_first_builds():
     boss.close()
 
 
-def replication():
+def replication(kind):
     """The apply worker finds rows by the key."""
     boss = connect("postgres")
     query(boss, "ALTER SYSTEM SET wal_level = logical")
     server("restart")
     boss = make_database(SOURCE)
-    query(boss, "CREATE TABLE a (id int PRIMARY KEY, v int); CREATE PUBLICATION p FOR TABLE a")
+    query(boss, f"CREATE TABLE a ({key_of(kind, 'a')}); CREATE PUBLICATION p FOR TABLE a")
+    identity = "ALTER TABLE a REPLICA IDENTITY USING INDEX a_pkey"
+    query(boss, identity)
     query(boss, "SELECT pg_create_logical_replication_slot('key_index', 'pgoutput')")
     target = connect(DATABASE)
-    create_table(target, "a", "id int PRIMARY KEY, v int")
+    query(target, "DROP TABLE IF EXISTS a")
+    create_table(target, "a", key_of(kind, "a"))
+    query(target, identity)
     info = boss.info
     query(target, f"CREATE SUBSCRIPTION s CONNECTION 'dbname={SOURCE} host={info.host} port={info.port} user={info.user}' "
                   "PUBLICATION p WITH (create_slot = false, slot_name = 'key_index', copy_data = false)")
@@ -303,13 +334,127 @@ def replication():
         server("restart")
 
 
+# What is done to a table with the unique key `d_pkey` while sessions change its rows.
+CHANGES = (
+    "ALTER TABLE d ALTER id DROP NOT NULL", "ALTER TABLE d ALTER id SET NOT NULL", "REINDEX TABLE d", "REINDEX TABLE d", "REINDEX INDEX d_pkey",
+    "REINDEX INDEX CONCURRENTLY d_pkey", "REINDEX TABLE CONCURRENTLY d", "DROP INDEX d_pkey", "DROP INDEX CONCURRENTLY d_pkey",
+    "CREATE UNIQUE INDEX d_pkey ON d (id)", "CREATE UNIQUE INDEX d_pkey ON d (id)", "CREATE UNIQUE INDEX CONCURRENTLY d_pkey ON d (id)",
+    "CREATE UNIQUE INDEX d_other ON d (id, v)", "DROP INDEX d_other", "DROP INDEX CONCURRENTLY d_other", "ALTER TABLE d ADD CONSTRAINT d_p PRIMARY KEY (id)",
+    "ALTER TABLE d DROP CONSTRAINT d_p", "ALTER TABLE d ADD CONSTRAINT d_p PRIMARY KEY USING INDEX d_pkey", "ALTER TABLE d ALTER id TYPE bigint",
+    "ALTER TABLE d ALTER id TYPE int", "ALTER TABLE d SET UNLOGGED", "ALTER TABLE d SET LOGGED", "CLUSTER d USING d_pkey", "VACUUM d",
+    "DELETE FROM d a USING d b WHERE a.id = b.id AND a.ctid < b.ctid",
+)
+# There is no such index or constraint, or there is one, as it happens.
+MISSED = ("42704", "42P01", "42P07", "42P16", "42P10", "42809", "55000")
+
+
+class Other(threading.Thread):
+    """Changes rows, beside changes of the definition."""
+
+    def __init__(self, number, until):
+        super().__init__()
+        self.dice, self.until, self.wrong, self.done = random.Random(number), until, [], 0
+
+    def run(self):
+        session = connect(DATABASE)
+        query(session, "SET deadlock_timeout = '50ms'; SET mixedcc.enable_bypass = " + self.dice.choice(("on", "off")))
+        while time.monotonic() < self.until:
+            key, other = self.dice.sample(range(30), 2)
+            sql = self.dice.choice((
+                f"INSERT INTO d VALUES ({key}, 0)", f"INSERT INTO d VALUES ({key}, 0), ({other}, 1)", f"DELETE FROM d WHERE id = {key}",
+                f"UPDATE d SET id = {other} WHERE id = {key}", f"UPDATE d SET v = v + 1 WHERE id = {key}", f"SELECT * FROM d WHERE id = {key}",
+                f"SELECT * FROM d WHERE id > {key} ORDER BY id LIMIT 3", f"INSERT INTO d VALUES ({key}, 0) ON CONFLICT (id) DO NOTHING"))
+            try:
+                query(session, f"BEGIN; {sql}; {self.dice.choice(('COMMIT', 'COMMIT', 'ROLLBACK'))}")
+                self.done += 1
+            except psycopg2.Error as e:
+                query(session, "ROLLBACK")
+                if e.pgcode not in RETRY + ("23505", "42P10"):
+                    self.wrong.append(f"{sql}: {e.pgcode} {e}")
+        session.close()
+
+
+def definitions():
+    """Whatever comes to the table: no index that is valid has two rows of one key, each way finds
+    each row, and no session meets the file of a hollow index."""
+    dice = random.Random(5)
+    for persistence in ("", "UNLOGGED"):
+        boss = connect(DATABASE, options="-c synchronous_commit=on")
+        query(boss, "SET deadlock_timeout = '50ms'; DROP TABLE IF EXISTS d")
+        create_table(boss, "d", "id int NOT NULL, v int", persistence)
+        query(boss, "CREATE UNIQUE INDEX d_pkey ON d (id)")
+        counts, hollow = {}, 0
+        for round in range(3):
+            until = time.monotonic() + seconds(6)
+            others = [Other(round * 10 + n, until) for n in range(3)]
+            for o in others:
+                o.start()
+            while time.monotonic() < until:
+                some = [dice.choice(CHANGES)]
+                if dice.random() < 0.4:  # several in a transaction, which may be rolled back in parts
+                    some = ["BEGIN"] + [dice.choice(CHANGES) for _ in range(2)] + dice.choice(([], ["SAVEPOINT s", dice.choice(CHANGES), "ROLLBACK TO s"])) + [dice.choice(("COMMIT", "ROLLBACK"))]
+                for sql in some:
+                    try:
+                        query(boss, sql)
+                        result = "done"
+                    except psycopg2.Error as e:
+                        result = e.pgcode
+                        query(boss, "ROLLBACK")
+                        check(f"definitions, {sql}: an error that may be", result in RETRY + MISSED + ("23505", "23502", "25001"), e)
+                    counts[(sql, result)] = counts.get((sql, result), 0) + 1
+                    if result != "done":
+                        break
+                hollow += one_row_of_each_key(boss)
+            for o in others:
+                o.join()
+            wrong = [w for o in others for w in o.wrong]
+            check("definitions: no error but conflicts", not wrong, wrong[:3])
+            check("definitions: the sessions went on", all(o.done > 20 for o in others), [o.done for o in others])
+            refused(boss, dice.choice(("SELECT 1", "BEGIN; ALTER TABLE d ALTER id DROP NOT NULL", "BEGIN; DROP INDEX IF EXISTS d_other", "BEGIN; REINDEX TABLE d")))
+            boss.close()
+            server(dice.choice(("crash", "restart")))
+            boss = connect(DATABASE, options="-c synchronous_commit=on")
+            query(boss, "SET deadlock_timeout = '50ms'")
+            one_row_of_each_key(boss)
+        done = {sql for (sql, result) in counts if result == "done"}
+        check("definitions: all changes were made", len(done) > 20, sorted(done))
+        check("definitions: the index was hollow at times", hollow > 10, hollow)
+        boss.close()
+
+
+def one_row_of_each_key(boss):
+    """Is a unique index hollow?"""
+    query(boss, "BEGIN; LOCK TABLE d IN SHARE MODE")
+    rows = sorted(query(boss, "SET LOCAL enable_indexscan = off; SET LOCAL enable_bitmapscan = off; SELECT id, v FROM d"), key=str)
+    query(boss, "SET LOCAL enable_seqscan = off")
+    for settings in ("SET LOCAL enable_indexscan = on; SET LOCAL mixedcc.enable_primary_scan = on", "SET LOCAL mixedcc.enable_primary_scan = off",
+                     "SET LOCAL enable_indexscan = off; SET LOCAL enable_bitmapscan = on"):
+        query(boss, settings)
+        found = sorted(query(boss, "SELECT id, v FROM d WHERE id > -10 OR id IS NULL"), key=str)
+        check("definitions: each way finds each row", found == rows, (found, rows))
+        found = [r for key in range(30) for r in query(boss, f"SELECT id, v FROM d WHERE id = {key}")]
+        check("definitions: by the key, too", sorted(found, key=str) == rows, (found, rows))
+    unique = value(boss, "SELECT count(*) FROM pg_index WHERE indrelid = 'd'::regclass AND indisunique AND indisvalid AND indnkeyatts = 1")
+    keys = [key for key, _ in rows]
+    check("definitions: no two rows of one key", not unique or len(set(keys)) == len(keys), rows)
+    query(boss, "SELECT mixedcc.check_primary_index('d')")
+    used = value(boss, "SELECT count(*) FROM mixedcc.primary_index('d') p JOIN pg_index i ON i.indexrelid = p.index WHERE NOT i.indisprimary")
+    query(boss, "COMMIT")
+    return used
+
+
 def test():
     make_database(DATABASE).close()
-    for part in (same_keys, restarts, amcheck, files_of_first_builds, replication):
-        try:
-            part()
-        except psycopg2.Error as e:
-            fail(part.__name__, e)
+    for kind in (PRIMARY, UNIQUE):
+        for part in (same_keys, restarts, amcheck, files_of_first_builds, replication):
+            try:
+                part(kind)
+            except psycopg2.Error as e:
+                fail(f"{part.__name__}, {kind}", e)
+    try:
+        definitions()
+    except psycopg2.Error as e:
+        fail("definitions", e)
     drop_database(DATABASE)
 
 

@@ -1,7 +1,7 @@
 //! What a program reads: one row by its whole key, or the rows of a range of keys.
 
 use super::{list_of, zeroed, Open, Program};
-use crate::access::{looked, range};
+use crate::access::{looked, primary, range};
 use crate::paths::bypass::plan::Shape;
 use crate::paths::bypass::{agg, Reason};
 use crate::pg::relations;
@@ -39,7 +39,7 @@ unsafe fn key(
     // SAFETY: `written` and `select` have an open table, and `p` is being made. The index exists
     // while its table is locked. `keys` has room for `n` columns, as many as the key has.
     unsafe {
-        let oid = primary(table).ok_or(Reason::Key)?;
+        let oid = key_of(table).ok_or(Reason::Key)?;
         let open = Open(relations::entry(oid));
         let index = open.0;
         let form = &*(*index).rd_index;
@@ -186,14 +186,15 @@ unsafe fn range(p: *mut Program, table: pg_sys::Relation, shape: &Shape) -> Opti
     }
 }
 
-/// The index of the primary key.
-unsafe fn primary(table: pg_sys::Relation) -> Option<Oid> {
-    // SAFETY: `key` has an open relation. `RelationGetIndexList` fills `rd_pkindex`, and its result
-    // is a copy.
+/// The index of the primary key, or the unique index that the primary index serves.
+unsafe fn key_of(table: pg_sys::Relation) -> Option<Oid> {
+    // SAFETY: `key` has an open relation of ours. `RelationGetIndexList` fills `rd_pkindex`, and
+    // its result is a copy.
     unsafe {
         let list = pg_sys::RelationGetIndexList(table);
         pg_sys::list_free(list);
-        Some((*table).rd_pkindex).filter(|o| *o != pg_sys::InvalidOid)
+        let declared = Some((*table).rd_pkindex).filter(|o| *o != pg_sys::InvalidOid);
+        declared.or_else(|| primary::key(table, rel::info(table)).map(|key| key.index))
     }
 }
 

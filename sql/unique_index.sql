@@ -1,0 +1,261 @@
+-- A unique index of a table without a PRIMARY KEY, whose columns are NOT NULL: the engine has its
+-- entries. `state` shows which index it is, whether each file is without entries, and that rows and
+-- entries agree.
+CREATE FUNCTION un_state("table" regclass) RETURNS TABLE (index text, hollow boolean, usable boolean, rows bigint) LANGUAGE plpgsql AS $$
+BEGIN
+    FOR index, hollow IN SELECT indexrelid::regclass, pg_relation_size(indexrelid) = 16384 FROM pg_index WHERE indrelid = "table" ORDER BY 1 LOOP
+        SELECT p.usable INTO usable FROM mixedcc.primary_index("table") p WHERE p.index::text = un_state.index;
+        rows := CASE WHEN usable THEN mixedcc.check_primary_index("table") END;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+-- Every way finds a row, and none finds one too many.
+CREATE FUNCTION un_ways("table" regclass, condition text) RETURNS SETOF text LANGUAGE plpgsql AS $$
+DECLARE w text; n text;
+BEGIN
+    FOREACH w IN ARRAY ARRAY['seq', 'custom', 'index', 'indexonly', 'bitmap'] LOOP
+        PERFORM set_config('enable_seqscan', (w = 'seq')::text, true);
+        PERFORM set_config('enable_indexscan', (w IN ('index', 'indexonly', 'custom'))::text, true);
+        PERFORM set_config('enable_indexonlyscan', (w = 'indexonly')::text, true);
+        PERFORM set_config('enable_bitmapscan', (w = 'bitmap')::text, true);
+        PERFORM set_config('mixedcc.enable_primary_scan', (w = 'custom')::text, true);
+        EXECUTE format('SELECT count(*) || '' '' || coalesce(sum(a), 0) FROM %s WHERE %s', "table", condition) INTO n;
+        RETURN NEXT n;
+    END LOOP;
+    PERFORM set_config('enable_seqscan', 'on', true), set_config('enable_indexscan', 'on', true), set_config('enable_indexonlyscan', 'on', true),
+        set_config('enable_bitmapscan', 'on', true), set_config('mixedcc.enable_primary_scan', 'on', true);
+END $$;
+CREATE TABLE un_t (a int NOT NULL UNIQUE, b text COLLATE "C", c int NOT NULL, v int) USING mixedcc;
+INSERT INTO un_t SELECT i, 'b' || i, -i, 0 FROM generate_series(1, 2000) i;
+SELECT * FROM un_state('un_t');
+SELECT DISTINCT un_ways('un_t', 'a = 17');
+SELECT DISTINCT un_ways('un_t', 'a BETWEEN 100 AND 150 OR a IN (3, 5, 70000)');
+SELECT DISTINCT un_ways('un_t', 'a IS NULL');
+EXPLAIN (COSTS OFF) SELECT * FROM un_t WHERE a = 17;
+-- Duplicates.
+INSERT INTO un_t VALUES (5, 'x', 5);
+INSERT INTO un_t SELECT 3000, 'x', i FROM generate_series(1, 2) i;
+INSERT INTO un_t VALUES (NULL, 'x', 5);
+UPDATE un_t SET a = 6 WHERE a = 5;
+UPDATE un_t SET a = a + 2000 WHERE a > 1990;
+UPDATE un_t SET a = a - 2000 WHERE a > 2000;
+INSERT INTO un_t VALUES (5, 'x', 5), (6, 'x', 5), (2001, 'x', -2001) ON CONFLICT DO NOTHING;
+INSERT INTO un_t VALUES (5, 'x', 5), (2002, 'x', -2002) ON CONFLICT (a) DO UPDATE SET v = excluded.c RETURNING a, v;
+DELETE FROM un_t WHERE a > 2000;
+BEGIN; DELETE FROM un_t WHERE a = 6; INSERT INTO un_t VALUES (6, 'x', -6); SAVEPOINT s; INSERT INTO un_t VALUES (6, 'y', -6); ROLLBACK TO s; COMMIT;
+SELECT b FROM un_t WHERE a = 6;
+SELECT * FROM un_state('un_t');
+-- The bypass; native functions are for a PRIMARY KEY alone.
+PREPARE un_get(int) AS SELECT a, c FROM un_t WHERE a = $1;
+EXECUTE un_get(7);
+EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) EXECUTE un_get(7);
+SELECT mixedcc.get(NULL::un_t, 7);
+-- Another one has entries in nbtree, until it is the only one; DROP INDEX takes the entries away.
+CREATE UNIQUE INDEX un_t_c ON un_t (c);
+SELECT * FROM un_state('un_t');
+INSERT INTO un_t VALUES (2001, 'x', -5);
+BEGIN;
+ALTER TABLE un_t DROP CONSTRAINT un_t_a_key;
+INSERT INTO un_t VALUES (5, 'x', 5);
+SELECT count(*) FROM un_t WHERE a = 5;
+SELECT * FROM un_state('un_t');
+SAVEPOINT s;
+REINDEX TABLE un_t;
+SELECT * FROM un_state('un_t');
+INSERT INTO un_t VALUES (5, 'x', -5);
+ROLLBACK TO s;
+INSERT INTO un_t VALUES (5, 'x', -5);
+ROLLBACK;
+SELECT * FROM un_state('un_t');
+INSERT INTO un_t VALUES (5, 'x', 5);
+ALTER TABLE un_t DROP CONSTRAINT un_t_a_key;
+SELECT count(*) FROM mixedcc.primary_index('un_t');
+INSERT INTO un_t VALUES (5, 'twice', 5);
+CREATE UNIQUE INDEX un_t_a ON un_t (a);
+REINDEX INDEX un_t_c;
+SELECT * FROM un_state('un_t');
+CREATE UNIQUE INDEX un_t_a ON un_t (a);
+DROP INDEX un_t_c;
+SELECT count(*) FROM mixedcc.primary_index('un_t');
+CREATE UNIQUE INDEX un_t_a ON un_t (a);
+DELETE FROM un_t WHERE b = 'twice';
+CREATE UNIQUE INDEX un_t_a ON un_t (a);
+SELECT * FROM un_state('un_t');
+INSERT INTO un_t VALUES (5, 'x', 5);
+-- A dropped one leaves nothing for the next one of the same column.
+BEGIN; DROP INDEX un_t_a; INSERT INTO un_t VALUES (5, 'twice', 5); SAVEPOINT s; CREATE UNIQUE INDEX un_t_a2 ON un_t (a); ROLLBACK TO s;
+DELETE FROM un_t WHERE b = 'twice'; CREATE UNIQUE INDEX un_t_a2 ON un_t (a); INSERT INTO un_t VALUES (5, 'x', 5); ROLLBACK;
+INSERT INTO un_t VALUES (5, 'x', 5);
+SELECT * FROM un_state('un_t');
+DROP INDEX CONCURRENTLY un_t_a;
+SELECT count(*) FROM mixedcc.primary_index('un_t');
+CREATE UNIQUE INDEX CONCURRENTLY un_t_a ON un_t (a);
+SELECT * FROM un_state('un_t');
+REINDEX INDEX CONCURRENTLY un_t_a;
+REINDEX INDEX un_t_a;
+REINDEX INDEX CONCURRENTLY un_t_a;
+REINDEX TABLE CONCURRENTLY un_t;
+SELECT * FROM un_state('un_t');
+-- NOT NULL goes: the index gets entries, and a row with NULL is there.
+BEGIN;
+ALTER TABLE un_t ALTER a DROP NOT NULL;
+INSERT INTO un_t VALUES (NULL, 'null', 0), (NULL, 'null', 0), (2001, 'x', 0);
+SAVEPOINT s; INSERT INTO un_t VALUES (2001, 'x', 0); ROLLBACK TO s;
+SELECT DISTINCT un_ways('un_t', 'a IS NULL OR a = 2001');
+SELECT * FROM un_state('un_t');
+ROLLBACK;
+SELECT * FROM un_state('un_t');
+INSERT INTO un_t VALUES (NULL, 'null', 0);
+INSERT INTO un_t VALUES (5, 'x', 0);
+ALTER TABLE un_t ALTER a DROP NOT NULL;
+INSERT INTO un_t VALUES (NULL, 'null', 0), (NULL, 'null', 0), (2001, 'x', 0);
+INSERT INTO un_t VALUES (2001, 'x', 0);
+SELECT DISTINCT un_ways('un_t', 'a IS NULL OR a = 2001');
+REINDEX TABLE un_t;
+SELECT * FROM un_state('un_t');
+ALTER TABLE un_t ALTER a SET NOT NULL;
+DELETE FROM un_t WHERE a IS NULL OR a > 2000;
+ALTER TABLE un_t ALTER a SET NOT NULL;
+INSERT INTO un_t VALUES (5, 'x', 0);
+SELECT * FROM un_state('un_t');
+BEGIN; REINDEX INDEX un_t_a; INSERT INTO un_t VALUES (2001, 'x', 0); SELECT * FROM un_state('un_t'); ROLLBACK;
+INSERT INTO un_t VALUES (2001, 'x', 0);
+REINDEX TABLE un_t;
+SELECT * FROM un_state('un_t');
+INSERT INTO un_t VALUES (2001, 'x', 0);
+-- A PRIMARY KEY takes its place.
+BEGIN;
+ALTER TABLE un_t ADD PRIMARY KEY (c, a);
+SELECT * FROM un_state('un_t');
+SAVEPOINT s; INSERT INTO un_t VALUES (2001, 'x', 1); ROLLBACK TO s;
+SAVEPOINT s; INSERT INTO un_t VALUES (7, 'x', -7); ROLLBACK TO s;
+INSERT INTO un_t VALUES (2002, 'x', 0);
+SELECT mixedcc.get(NULL::un_t, 0, 2002);
+ROLLBACK;
+SELECT * FROM un_state('un_t');
+INSERT INTO un_t VALUES (2001, 'x', 1);
+ALTER TABLE un_t ADD PRIMARY KEY (c, a);
+REINDEX TABLE un_t;
+SELECT * FROM un_state('un_t');
+INSERT INTO un_t VALUES (2001, 'x', 1);
+INSERT INTO un_t VALUES (2001, 'x', 0);
+ALTER TABLE un_t DROP CONSTRAINT un_t_pkey;
+SELECT * FROM un_state('un_t');
+REINDEX TABLE un_t;
+-- A PRIMARY KEY of the index itself, and of an inexact type.
+BEGIN; ALTER TABLE un_t ADD PRIMARY KEY USING INDEX un_t_a; INSERT INTO un_t VALUES (2003, 'x', 0); SELECT * FROM un_state('un_t'); INSERT INTO un_t VALUES (2003, 'x', 0); ROLLBACK;
+ALTER TABLE un_t ADD n numeric NOT NULL DEFAULT random()::numeric;
+BEGIN; ALTER TABLE un_t ADD PRIMARY KEY (n); SELECT * FROM un_state('un_t'); INSERT INTO un_t VALUES (5, 'x', 0); ROLLBACK;
+SELECT * FROM un_state('un_t');
+-- A constraint of the index that is checked later.
+BEGIN; ALTER TABLE un_t ADD CONSTRAINT un_t_x UNIQUE USING INDEX un_t_a DEFERRABLE INITIALLY DEFERRED; INSERT INTO un_t VALUES (5, 'twice', 0);
+DELETE FROM un_t WHERE b = 'twice'; SET CONSTRAINTS ALL IMMEDIATE; SELECT * FROM un_state('un_t'); INSERT INTO un_t VALUES (5, 'x', 0); ROLLBACK;
+BEGIN; ALTER TABLE un_t ADD PRIMARY KEY USING INDEX un_t_a DEFERRABLE; SELECT * FROM un_state('un_t'); INSERT INTO un_t VALUES (5, 'x', 0); ROLLBACK;
+SELECT * FROM un_state('un_t');
+-- TRUNCATE, rewrites, types, other access methods.
+BEGIN; TRUNCATE un_t; INSERT INTO un_t SELECT i, 'new', 0 FROM generate_series(1, 10) i; SELECT * FROM un_state('un_t');
+SAVEPOINT s; INSERT INTO un_t VALUES (5, 'x', 0); ROLLBACK TO s; TRUNCATE un_t; INSERT INTO un_t VALUES (5, 'x', 0); ROLLBACK;
+ALTER TABLE un_t ALTER a TYPE bigint;
+SELECT * FROM un_state('un_t');
+INSERT INTO un_t VALUES (5, 'x', 0);
+ALTER TABLE un_t ALTER a TYPE numeric;
+SELECT * FROM un_state('un_t');
+INSERT INTO un_t VALUES (5.0, 'x', 0);
+ALTER TABLE un_t ALTER a TYPE int;
+SELECT * FROM un_state('un_t');
+ALTER TABLE un_t SET UNLOGGED;
+INSERT INTO un_t VALUES (5, 'x', 0);
+SELECT * FROM un_state('un_t');
+ALTER TABLE un_t SET LOGGED;
+CLUSTER un_t USING un_t_a;
+INSERT INTO un_t VALUES (5, 'x', 0);
+SELECT * FROM un_state('un_t');
+BEGIN; ALTER TABLE un_t SET ACCESS METHOD heap; INSERT INTO un_t VALUES (3000, 'x', 0); SAVEPOINT s; INSERT INTO un_t VALUES (5, 'x', 0); ROLLBACK TO s;
+ALTER TABLE un_t SET ACCESS METHOD mixedcc; SELECT * FROM un_state('un_t'); INSERT INTO un_t VALUES (3000, 'x', 0); ROLLBACK;
+SELECT * FROM un_state('un_t');
+-- The file of a varchar's index is kept when the length changes.
+CREATE TABLE un_v (a int, k varchar(10) COLLATE "C" NOT NULL UNIQUE) USING mixedcc;
+INSERT INTO un_v SELECT i, 'k' || i FROM generate_series(1, 2000) i;
+ALTER TABLE un_v ALTER k TYPE varchar(20);
+SELECT * FROM un_state('un_v');
+INSERT INTO un_v VALUES (0, 'k7');
+SELECT DISTINCT un_ways('un_v', 'k = ''k7''');
+ALTER TABLE un_v RENAME k TO key; ALTER INDEX un_v_k_key RENAME TO un_v_key; ALTER TABLE un_v RENAME TO un_w;
+INSERT INTO un_w VALUES (0, 'k7');
+-- Which unique indexes may have it.
+CREATE TABLE un_k (a int NOT NULL, b int NOT NULL, n int, t text COLLATE "en-x-icu" NOT NULL, d text COLLATE "C" NOT NULL) USING mixedcc;
+INSERT INTO un_k SELECT i, i, i, i, i FROM generate_series(1, 2000) i;
+CREATE FUNCTION un_try(what text) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE h boolean;
+BEGIN
+    EXECUTE 'CREATE UNIQUE INDEX un_try ON un_k ' || what;
+    h := pg_relation_size('un_try') = 16384;
+    DROP INDEX un_try;
+    RETURN h;
+END $$;
+SELECT what, un_try(what) FROM unnest(ARRAY['(a)', '(a, b)', '(d)', '(a, d, b)', '(n)', '(a, n)', '(t)', '(a DESC)', '(a NULLS FIRST)', '(d text_pattern_ops)',
+    '(a, a)', '((a + 1))', '(a) WHERE b > 0', '(a) INCLUDE (b)', '(d COLLATE "POSIX")', '(a) NULLS NOT DISTINCT', '(a) WITH (fillfactor = 50)']) what;
+-- Foreign keys that point to it, partitions, LIKE, inheritance.
+CREATE TABLE un_f (r int REFERENCES un_t (a) ON UPDATE CASCADE) USING mixedcc;
+INSERT INTO un_f VALUES (5), (9999);
+INSERT INTO un_f VALUES (5);
+UPDATE un_t SET a = 5000 WHERE a = 5;
+SELECT * FROM un_f;
+DELETE FROM un_t WHERE a = 5000;
+CREATE TABLE un_like (LIKE un_t INCLUDING ALL) USING mixedcc;
+INSERT INTO un_like SELECT i, 'x', 0 FROM generate_series(1, 2000) i;
+INSERT INTO un_like VALUES (1, 'x', 0);
+SELECT * FROM un_state('un_like');
+CREATE TABLE un_p (a int NOT NULL, b text, c int NOT NULL, v int, n numeric DEFAULT 0, UNIQUE (a)) PARTITION BY RANGE (a);
+CREATE TABLE un_p1 PARTITION OF un_p FOR VALUES FROM (100000) TO (200000) USING mixedcc;
+INSERT INTO un_p SELECT i, 'x', i FROM generate_series(100001, 102000) i;
+INSERT INTO un_p VALUES (100005, 'x', 0);
+SELECT * FROM un_state('un_p1');
+CREATE TABLE un_p2 (LIKE un_p) USING mixedcc;
+INSERT INTO un_p2 SELECT i, 'x', i FROM generate_series(1, 2000) i;
+CREATE UNIQUE INDEX un_p2_c ON un_p2 (c);
+ALTER TABLE un_p ATTACH PARTITION un_p2 FOR VALUES FROM (1) TO (10000);
+SELECT * FROM un_state('un_p2');
+ALTER TABLE un_p DETACH PARTITION un_p1;
+INSERT INTO un_p1 VALUES (100005, 'x', 0);
+SELECT * FROM un_state('un_p1');
+CREATE TABLE un_q (a int NOT NULL, PRIMARY KEY (a)) PARTITION BY RANGE (a);
+CREATE TABLE un_q1 (a int NOT NULL) USING mixedcc;
+INSERT INTO un_q1 SELECT i FROM generate_series(1, 2000) i;
+CREATE UNIQUE INDEX un_q1_u ON un_q1 (a);
+ALTER TABLE un_q ATTACH PARTITION un_q1 FOR VALUES FROM (1) TO (10000);
+INSERT INTO un_q VALUES (5);
+CREATE INDEX ON un_q1 (a);
+ALTER TABLE un_p DROP CONSTRAINT un_p_a_key;
+SELECT * FROM un_state('un_p2');
+-- In a transaction that is rolled back in parts.
+BEGIN;
+CREATE TABLE un_x (a int NOT NULL) USING mixedcc;
+INSERT INTO un_x SELECT i FROM generate_series(1, 2000) i;
+SAVEPOINT s; CREATE UNIQUE INDEX un_x_a ON un_x (a); INSERT INTO un_x VALUES (2001); ROLLBACK TO s;
+INSERT INTO un_x VALUES (1);
+SAVEPOINT s; CREATE UNIQUE INDEX un_x_a ON un_x (a); ROLLBACK TO s;
+DELETE FROM un_x WHERE a = 1;
+CREATE UNIQUE INDEX un_x_a ON un_x (a);
+SAVEPOINT s; DROP INDEX un_x_a; INSERT INTO un_x VALUES (7); ROLLBACK TO s;
+SAVEPOINT s; INSERT INTO un_x VALUES (7); ROLLBACK TO s;
+SAVEPOINT s; ALTER TABLE un_x ALTER a DROP NOT NULL; INSERT INTO un_x VALUES (NULL), (NULL); ROLLBACK TO s;
+SAVEPOINT s; ALTER TABLE un_x ADD PRIMARY KEY (a); INSERT INTO un_x VALUES (1); ROLLBACK TO s;
+INSERT INTO un_x VALUES (1);
+SAVEPOINT s; INSERT INTO un_x VALUES (1); ROLLBACK TO s;
+COMMIT;
+SELECT * FROM un_state('un_x');
+-- Columns go, and types with them.
+CREATE DOMAIN un_d AS int;
+ALTER TABLE un_x ADD d un_d NOT NULL DEFAULT 0;
+UPDATE un_x SET d = a;
+CREATE UNIQUE INDEX un_x_d ON un_x (d, a);
+DROP INDEX un_x_a;
+REINDEX TABLE un_x;
+SELECT * FROM un_state('un_x');
+DROP DOMAIN un_d CASCADE;
+SELECT count(*) FROM mixedcc.primary_index('un_x');
+INSERT INTO un_x VALUES (1);
+CREATE UNIQUE INDEX ON un_x (a);
+DROP TABLE un_t, un_w, un_k, un_f, un_like, un_p, un_p1, un_q, un_x;
+DROP FUNCTION un_state, un_ways, un_try;
