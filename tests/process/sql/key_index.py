@@ -349,16 +349,16 @@ MISSED = ("42704", "42P01", "42P07", "42P16", "42P10", "42809", "55000")
 
 
 class Other(threading.Thread):
-    """Changes rows, beside changes of the definition."""
+    """Changes rows, beside changes of the definition, until it is told to end."""
 
-    def __init__(self, number, until):
-        super().__init__()
-        self.dice, self.until, self.wrong, self.done = random.Random(number), until, [], 0
+    def __init__(self, number, end):
+        super().__init__(daemon=True)
+        self.dice, self.end, self.wrong, self.done = random.Random(number), end, [], 0
 
     def run(self):
         session = connect(DATABASE)
         query(session, "SET deadlock_timeout = '50ms'; SET mixedcc.enable_bypass = " + self.dice.choice(("on", "off")))
-        while time.monotonic() < self.until:
+        while not self.end.is_set():
             key, other = self.dice.sample(range(30), 2)
             sql = self.dice.choice((
                 f"INSERT INTO d VALUES ({key}, 0)", f"INSERT INTO d VALUES ({key}, 0), ({other}, 1)", f"DELETE FROM d WHERE id = {key}",
@@ -385,11 +385,11 @@ def definitions():
         query(boss, "CREATE UNIQUE INDEX d_pkey ON d (id)")
         counts, hollow = {}, 0
         for round in range(3):
-            until = time.monotonic() + seconds(6)
-            others = [Other(round * 10 + n, until) for n in range(3)]
+            end = threading.Event()
+            others = [Other(round * 10 + n, end) for n in range(3)]
             for o in others:
                 o.start()
-            while time.monotonic() < until:
+            for _ in range(40):
                 some = [dice.choice(CHANGES)]
                 if dice.random() < 0.4:  # several in a transaction, which may be rolled back in parts
                     some = ["BEGIN"] + [dice.choice(CHANGES) for _ in range(2)] + dice.choice(([], ["SAVEPOINT s", dice.choice(CHANGES), "ROLLBACK TO s"])) + [dice.choice(("COMMIT", "ROLLBACK"))]
@@ -404,25 +404,26 @@ def definitions():
                     counts[(sql, result)] = counts.get((sql, result), 0) + 1
                     if result != "done":
                         break
-                hollow += one_row_of_each_key(boss)
+                hollow += one_row_of_each_key(boss, dice)
+            must_come(lambda: all(o.done > 5 for o in others))
+            end.set()
             for o in others:
                 o.join()
             wrong = [w for o in others for w in o.wrong]
             check("definitions: no error but conflicts", not wrong, wrong[:3])
-            check("definitions: the sessions went on", all(o.done > 20 for o in others), [o.done for o in others])
             refused(boss, dice.choice(("SELECT 1", "BEGIN; ALTER TABLE d ALTER id DROP NOT NULL", "BEGIN; DROP INDEX IF EXISTS d_other", "BEGIN; REINDEX TABLE d")))
             boss.close()
             server(dice.choice(("crash", "restart")))
             boss = connect(DATABASE, options="-c synchronous_commit=on")
             query(boss, "SET deadlock_timeout = '50ms'")
-            one_row_of_each_key(boss)
+            one_row_of_each_key(boss, dice)
         done = {sql for (sql, result) in counts if result == "done"}
-        check("definitions: all changes were made", len(done) > 20, sorted(done))
+        check("definitions: most changes were made", len(done) > 15, sorted(done))
         check("definitions: the index was hollow at times", hollow > 10, hollow)
         boss.close()
 
 
-def one_row_of_each_key(boss):
+def one_row_of_each_key(boss, dice):
     """Is a unique index hollow?"""
     query(boss, "BEGIN; LOCK TABLE d IN SHARE MODE")
     rows = sorted(query(boss, "SET LOCAL enable_indexscan = off; SET LOCAL enable_bitmapscan = off; SELECT id, v FROM d"), key=str)
@@ -432,8 +433,9 @@ def one_row_of_each_key(boss):
         query(boss, settings)
         found = sorted(query(boss, "SELECT id, v FROM d WHERE id > -10 OR id IS NULL"), key=str)
         check("definitions: each way finds each row", found == rows, (found, rows))
-        found = [r for key in range(30) for r in query(boss, f"SELECT id, v FROM d WHERE id = {key}")]
-        check("definitions: by the key, too", sorted(found, key=str) == rows, (found, rows))
+        keys = dice.sample(range(30), 4)
+        found = [r for key in keys for r in query(boss, f"SELECT id, v FROM d WHERE id = {key}")]
+        check("definitions: by the key, too", sorted(found) == sorted(r for r in rows if r[0] in keys), (keys, found, rows))
     unique = value(boss, "SELECT count(*) FROM pg_index WHERE indrelid = 'd'::regclass AND indisunique AND indisvalid AND indnkeyatts = 1")
     keys = [key for key, _ in rows]
     check("definitions: no two rows of one key", not unique or len(set(keys)) == len(keys), rows)
