@@ -344,8 +344,8 @@ CHANGES = (
     "ALTER TABLE d ALTER id TYPE int", "ALTER TABLE d SET UNLOGGED", "ALTER TABLE d SET LOGGED", "CLUSTER d USING d_pkey", "VACUUM d",
     "DELETE FROM d a USING d b WHERE a.id = b.id AND a.ctid < b.ctid",
 )
-# There is no such index or constraint, or there is one, as it happens.
-MISSED = ("42704", "42P01", "42P07", "42P16", "42P10", "42809", "55000")
+# There is no such index or constraint, or there is one, or an invalid one, as it happens.
+MISSED = ("0A000", "42704", "42P01", "42P07", "42P16", "42P10", "42809", "55000")
 
 
 class Other(threading.Thread):
