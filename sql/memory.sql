@@ -10,6 +10,7 @@ CREATE FUNCTION me_hash(me_mood, bigint) RETURNS bigint LANGUAGE plpgsql IMMUTAB
 CREATE OPERATOR CLASS me_moods DEFAULT FOR TYPE me_mood USING hash AS
     OPERATOR 1 =, FUNCTION 1 me_hash(me_mood), FUNCTION 2 me_hash(me_mood, bigint);
 CREATE TABLE me_moody (id int, mood me_mood, v text) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.partition_by = 'mood');
+ALTER TABLE me_moody ALTER v SET STORAGE EXTERNAL;
 INSERT INTO me_moody VALUES (1, 'good', repeat('x', 8000));
 CREATE FUNCTION me_fails(statement text) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE before bigint; failed int := 0;

@@ -156,7 +156,8 @@ unsafe fn identity(rel: pg_sys::Relation, old: NonNull<Version>, new: Option<Non
     }
 }
 
-/// Has a column (from 0) the same bytes in both versions?
+/// Has a column (from 0) the same bytes in both versions? If not, the old key is logged, which is
+/// right, too, where it is the same value, compressed in one of them only (INV-PACKED).
 unsafe fn is_same(desc: pg_sys::TupleDesc, at: usize, old: NonNull<Version>, new: NonNull<Version>) -> bool {
     // SAFETY: versions of rows with this descriptor, as for `inserted`.
     unsafe {

@@ -382,7 +382,9 @@ unsafe fn moved(rel: pg_sys::Relation, info: &rel::RelInfo, i: usize, from: Reco
     }
 }
 
-/// Has a column that was returned another value in the row as it is now?
+/// Has a column that was returned another value in the row as it is now? By its bytes: if another
+/// transaction has made the row so large that an old value was compressed, this one fails with
+/// 40001 in vain (INV-PACKED).
 unsafe fn differ(
     desc: pg_sys::TupleDesc,
     (before, columns): (pg_sys::HeapTuple, Columns),

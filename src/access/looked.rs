@@ -161,7 +161,9 @@ pub fn of_numbers(numbers: impl Iterator<Item = u32>) -> Columns {
     numbers.fold(Columns::NONE, |all, no| all.and(Columns::of(no)))
 }
 
-/// The columns in which a version differs from the one that it replaces, by their bytes.
+/// The columns in which a version differs from the one that it replaces, by their bytes. One may be
+/// among them whose value is the same, but compressed in one version only. Then readers of it may
+/// fail that need not, as if it had changed (INV-PACKED).
 ///
 /// # Safety
 /// `rel` is open; both are versions with a row of its type, which stay reachable.

@@ -11,6 +11,7 @@ pub mod lock;
 pub mod looked;
 pub mod lookup;
 pub mod mixture;
+pub mod packed;
 pub mod partitions;
 pub mod prefix;
 pub mod primary;

@@ -5,6 +5,7 @@
 //! another process can see the version. It is the only place that does. They keep what system
 //! columns show.
 
+use crate::access::packed;
 use crate::pg::compat::{attribute, key_columns};
 use crate::pg::{expr, Tid};
 use crate::state::errors::ok;
@@ -100,14 +101,17 @@ unsafe fn sign(td: *mut pg_sys::HeapTupleHeaderData, columns: u16, bits: u16, by
 }
 
 /// Flattens values that are stored elsewhere (TOAST, expanded objects), so that nothing can fail
-/// once memory is allocated. True if any was.
+/// once memory is allocated. One that is compressed there stays so, unless its column is PLAIN.
 unsafe fn flatten(desc: pg_sys::TupleDesc, values: &mut [pg_sys::Datum], nulls: &[bool]) {
     // SAFETY: `form` passes an entry of `values` and `nulls` for each attribute of `desc`. An
     // attribute of length -1 that is not NULL points to a varlena.
     unsafe {
         for (i, v) in values.iter_mut().enumerate().filter(|(i, _)| !nulls[*i]) {
-            if attribute(desc, i).attlen == -1 && pgrx::varatt_is_1b_e(v.cast_mut_ptr()) {
-                *v = pg_sys::Datum::from(pg_sys::detoast_external_attr(v.cast_mut_ptr()));
+            let a = attribute(desc, i);
+            if a.attlen == -1 && pgrx::varatt_is_1b_e(v.cast_mut_ptr()) {
+                let is_plain = a.attstorage as u8 == pg_sys::TYPSTORAGE_PLAIN;
+                let flat = if is_plain { pg_sys::detoast_attr } else { pg_sys::detoast_external_attr };
+                *v = pg_sys::Datum::from(flat(v.cast_mut_ptr()));
             }
         }
     }
@@ -137,8 +141,8 @@ pub unsafe fn place_of(nodes: usize, info: &RelInfo, slot: *mut pg_sys::TupleTab
 }
 
 /// The tuple in a slot, if a version of the row has the same bytes behind the header's fields: all
-/// columns are in it, and nothing of it is stored elsewhere. COPY and INSERT ... SELECT bring such
-/// ones.
+/// columns are in it, nothing of it is stored elsewhere, and it is too small to be compressed. COPY
+/// and INSERT ... SELECT bring such ones.
 ///
 /// # Safety
 /// A valid slot. What it holds stays as it is while the reference lives.
@@ -155,7 +159,7 @@ unsafe fn whole_tuple<'a>(slot: *mut pg_sys::TupleTableSlot) -> Option<&'a pg_sy
         let hasnull = td.t_infomask & pg_sys::HEAP_HASNULL as u16 != 0;
         let plain = td.t_infomask & (pg_sys::HEAP_HASEXTERNAL | pg_sys::HEAP_HASOID_OLD) as u16 == 0;
         let fits = columns(tuple) == natts && td.t_hoff as usize == header_size(natts as usize, hasnull);
-        (plain && fits).then_some(tuple)
+        (plain && fits && tuple.t_len as usize <= packed::THRESHOLD).then_some(tuple)
     }
 }
 
@@ -172,14 +176,23 @@ unsafe fn copy(t: &mut Txn, partition: u32, from: &pg_sys::HeapTupleData, by: Au
     }
 }
 
-/// Makes a version of a slot's row. `partition`: where it goes ([`place_of`]).
+/// Makes a version of a slot's row. `partition`: where it goes ([`place_of`]). `old`: the version
+/// that it replaces; its large values need no second try to compress them.
 ///
 /// # Safety
-/// `slot` is valid. What it holds stays as it is during the call.
-pub unsafe fn form(t: &mut Txn, partition: u32, slot: *mut pg_sys::TupleTableSlot, by: Author) -> Fresh {
-    // SAFETY: `slot` is valid (contract of this function), and `have_columns` fills its first
-    // `natts` entries. The payload has `hoff + data` bytes, which heap_fill_tuple fills. While `f`
-    // lives nothing raises past the bindings' guard.
+/// `rel` is an open relation of ours, and `slot` valid, with a row for it. What it holds stays as
+/// it is during the call. `old` is a version of its row type, as for [`as_tuple`].
+pub unsafe fn form(
+    t: &mut Txn,
+    partition: u32,
+    rel: pg_sys::Relation,
+    slot: *mut pg_sys::TupleTableSlot,
+    old: Option<NonNull<Version>>,
+    by: Author,
+) -> Fresh {
+    // SAFETY: `rel` is open, and `slot` valid (contract of this function), and `have_columns` fills
+    // its first `natts` entries. The payload has `hoff + data` bytes, which heap_fill_tuple fills.
+    // While `f` lives nothing raises past the bindings' guard.
     unsafe {
         if let Some(from) = whole_tuple(slot) {
             return copy(t, partition, from, by);
@@ -196,16 +209,24 @@ pub unsafe fn form(t: &mut Txn, partition: u32, slot: *mut pg_sys::TupleTableSlo
             external |= !*null && att.attlen == -1 && pgrx::varatt_is_1b_e(v.cast_mut_ptr());
         }
         let mut copy = Vec::new();
-        let values: *mut pg_sys::Datum = if external {
+        let mut values: *mut pg_sys::Datum = if external {
             copy = given.to_vec();
-            flatten(desc, &mut copy, nulls);
+            flatten(packed::storage_of(rel, desc), &mut copy, nulls);
             copy.as_mut_ptr()
         } else {
             (*slot).tts_values
         };
         let isnull = (*slot).tts_isnull;
         let hoff = header_size(natts, hasnull);
-        let data = crate::pg::raw::heap_compute_data_size(desc, values, isnull);
+        let mut data = crate::pg::raw::heap_compute_data_size(desc, values, isnull);
+        if hoff + data > packed::THRESHOLD {
+            if copy.is_empty() {
+                copy = given.to_vec();
+            }
+            let row = packed::Row { desc, values: &mut copy, nulls, given };
+            data = packed::pack(rel, row, hoff, old);
+            values = copy.as_mut_ptr();
+        }
         let f = Fresh::new(ok(t.new_version(partition, hoff + data, 0)));
         let td = header(f.version().as_ptr());
         // Padding must be zero: readers tell it from short varlena headers by that.
@@ -221,8 +242,8 @@ pub unsafe fn form(t: &mut Txn, partition: u32, slot: *mut pg_sys::TupleTableSlo
             if hasnull { (*td).t_bits.as_mut_ptr() } else { std::ptr::null_mut() },
         );
         // A statement may write many rows in one memory context.
-        for (flat, _) in copy.iter().zip(given).filter(|(flat, given)| flat.value() != given.value()) {
-            crate::pg::raw::pfree(flat.cast_mut_ptr());
+        for (own, _) in copy.iter().zip(given).filter(|(own, given)| own.value() != given.value()) {
+            crate::pg::raw::pfree(own.cast_mut_ptr());
         }
         sign(td, natts as u16, (*td).t_infomask, by);
         f
@@ -502,7 +523,9 @@ unsafe fn by_value(at: *const u8, len: i16) -> pg_sys::Datum {
     }
 }
 
-/// Have two versions the same values in the columns that foreign keys may refer to?
+/// Have two versions the same values in the columns that foreign keys may refer to? By their bytes:
+/// for a key that is compressed in one of them only the answer is no. Then the caller fails with
+/// 40001, as for any other key, and as heap does (INV-PACKED).
 ///
 /// # Safety
 /// `rel` is open; both versions are of its row type, as for [`as_tuple`].
@@ -533,7 +556,9 @@ pub unsafe fn same_key(rel: pg_sys::Relation, a: *const Version, b: *const Versi
     }
 }
 
-/// Do a version and a slot differ in one of these columns?
+/// Do a version and a slot differ in one of these columns? By their bytes, as heap compares them: a
+/// value that is written again, and is compressed in the version, differs. Then the row moves,
+/// which is right for a row that has not changed at all (INV-PACKED).
 ///
 /// # Safety
 /// `rel` is open; the version, as for [`as_tuple`], and the slot are of its row type. `columns` has

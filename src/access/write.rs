@@ -116,7 +116,7 @@ unsafe fn insert_slot(
         let part = partition_of(info, slot);
         let short = primary::announce(info, slot);
         let by = Author::of(t, cid, false);
-        let f = tuple::form(t, number(info, part), slot, by);
+        let f = tuple::form(t, number(info, part), rel, slot, None, by);
         let td = tuple::header(f.version().as_ptr());
         if token != 0 {
             (*td).t_ctid = pg_sys::ItemPointerData {
@@ -494,7 +494,7 @@ pub unsafe fn update(
         let short = if moves { primary::announce(info, slot) } else { None };
         let place = if moves { number(info, part) } else { tuple::place_of(t.e.region.nodes(), info, slot) };
         let by = Author::of(t, cid, is_locked(r));
-        let f = tuple::form(t, place, slot, by);
+        let f = tuple::form(t, place, rel, slot, Some(old), by);
         let version = f.version();
         if moves {
             let n = move_row(rel, info, t, r, base, old, (f, part), (slot, short), cid, xid);
@@ -579,7 +579,7 @@ pub unsafe fn update_in_place(
         let replaced = base_and_version(t, &target);
         let place = tuple::place_of(t.e.region.nodes(), info, slot);
         let by = Author::of(t, cid, is_locked(r));
-        let f = tuple::form(t, place, slot, by);
+        let f = tuple::form(t, place, rel, slot, Some(replaced.1), by);
         let version = f.version();
         put_in_place(rel, info, t, r, replaced, f, slot, (cid, snapshot), sets);
         (*slot).tts_tid = Tid::Record(r.no).item();
@@ -630,7 +630,7 @@ pub unsafe fn update_anew(
         let slot = make(replaced.1);
         let place = tuple::place_of(t.e.region.nodes(), info, slot);
         let by = Author::of(t, cid, is_locked(r));
-        let f = tuple::form(t, place, slot, by);
+        let f = tuple::form(t, place, rel, slot, Some(replaced.1), by);
         let version = f.version();
         put_in_place(rel, info, t, r, replaced, f, slot, (cid, null), Some(sets));
         crate::pg::compat::count_update(rel, true);

@@ -206,7 +206,8 @@ fn function(proc: Oid) -> Box<pg_sys::FmgrInfo> {
     f
 }
 
-/// Appends the bytes of a varlena value, as `part` takes them.
+/// Appends the bytes of a varlena value, as `part` takes them. One that is compressed in its row
+/// gives the same key as one that is not (INV-PACKED).
 unsafe fn put_text(d: Datum, out: &mut Vec<u8>, part: impl FnOnce(&[u8]) -> &[u8]) {
     // SAFETY: `d` is a varlena value: `payload` and `foreign` have looked at its type. It is
     // detoasted into the current memory context if need be; the copy is freed once, after its last
@@ -330,7 +331,8 @@ impl KeyColumn {
         unsafe { pg_sys::FunctionCall1Coll(&mut **at, self.collation, d).value() as u32 }
     }
 
-    /// The value as it is stored, with a plain header if it is a varlena.
+    /// The value as it is stored, with a plain header and not compressed if it is a varlena
+    /// (INV-PACKED).
     unsafe fn raw(&self, d: Datum, out: &mut Vec<u8>) {
         // SAFETY: `d` is a value of the column's type: contract of `put`. `typlen` says how many
         // bytes it has; a detoasted copy is freed once, after its last use.

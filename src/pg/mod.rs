@@ -280,7 +280,9 @@ pub fn with_snapshot<R>(f: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Are two values the same bytes (datum.h)? Raises nothing for values that are in memory.
+/// Are two values the same bytes (datum.h)? Then they are equal. Of equal values that are not, one
+/// is compressed, or has a longer header: a caller must be right, too, if it takes such a value for
+/// another one (INV-PACKED). Raises nothing for values that are in memory.
 ///
 /// # Safety
 /// Values of a type that is passed by value or not, and has this length; not NULL, and in memory.

@@ -19,6 +19,7 @@ def make(connection):
         CREATE TABLE plain (id int, v int, t text) USING mixedcc;
         CREATE INDEX plain_id ON plain (id);
         CREATE TABLE long (id int PRIMARY KEY, v int, t text) USING mixedcc;
+        ALTER TABLE long ALTER t SET STORAGE EXTERNAL;
         CREATE TABLE quiet (id int PRIMARY KEY, v int, t text) USING mixedcc;
         CREATE INDEX quiet_v ON quiet (v);
         CREATE TABLE beside (id int, v int) USING heap""")

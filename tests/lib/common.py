@@ -187,6 +187,12 @@ def create_table(connection, name, columns, kind="", **settings):
     query(connection, f"CREATE {kind} TABLE {name} ({columns}) USING {METHOD} {options(**settings)}")
 
 
+def keep_long(connection, table, *columns):
+    """Values of these columns are not compressed, so that long rows stay long."""
+    for column in columns:
+        query(connection, f"ALTER TABLE {table} ALTER COLUMN {column} SET STORAGE EXTERNAL")
+
+
 def set_protocol(connection, table, protocol, partition=None, wait=True):
     if not OURS:
         return

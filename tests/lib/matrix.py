@@ -20,7 +20,7 @@ import time
 import psycopg2
 
 from lib import transfers
-from lib.common import (OURS, check, connect, drop_database, equal, fail_by, is_lost, make_database, must_come, premise, query,
+from lib.common import (OURS, check, connect, drop_database, equal, fail_by, is_lost, keep_long, make_database, must_come, premise, query,
                         seconds, server, value, wait_until)
 from lib.crash import (SERVER, await_end, configure, fails_to_start, find_server, give_back, has_postmaster, immediate,
                        is_running, kill_at_start, kill_group, postmaster, reload, start)
@@ -111,6 +111,7 @@ def case_undecided(oracle, ending, dice, seed):
         connection = connect(DATABASE, options="-c synchronous_commit=on")
         query(connection, "CREATE TABLE IF NOT EXISTS undecided (kind text, seq int, v text) USING heap")
         query(connection, "CREATE TABLE IF NOT EXISTS pending (kind text PRIMARY KEY, seq int, v text) USING mixedcc")
+        keep_long(connection, "pending", "v")
         query(connection, "INSERT INTO pending VALUES (%s, 0, '') ON CONFLICT DO NOTHING", (kind,))
         points[kind] = Point("xcommit-marked")
         query(connection, f"SET mixedcc.kill_at = '{points[kind].setting}'")

@@ -47,6 +47,10 @@ CREATE FUNCTION after() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 CREATE TRIGGER b BEFORE INSERT OR UPDATE OR DELETE ON watched FOR EACH ROW EXECUTE FUNCTION before();
 CREATE TRIGGER a AFTER INSERT OR UPDATE OR DELETE ON watched FOR EACH ROW EXECUTE FUNCTION after();
 CREATE TABLE wide (id int PRIMARY KEY, v int, s text);
+ALTER TABLE wide ALTER s SET STORAGE EXTERNAL;
+CREATE TABLE packed (id int PRIMARY KEY, v int, s text, t text);
+ALTER TABLE packed REPLICA IDENTITY FULL;
+CREATE TABLE packed_key (k text PRIMARY KEY, v int);
 CREATE TABLE made (id int PRIMARY KEY, v int, twice int GENERATED ALWAYS AS (v * 2) STORED, s text DEFAULT 'x');
 """
 
@@ -114,6 +118,16 @@ class Draw(random.Random):
             f"INSERT INTO wide VALUES ({key}, 1, repeat('{key}', {WIDE})) ON CONFLICT (id) DO UPDATE SET s = repeat('u', 1000)",
             f"UPDATE wide SET id = {self.randint(1, KEYS)}, s = repeat('w', {WIDE}) WHERE id = {key}",
             f"DELETE FROM wide WHERE id = {key}",
+            f"INSERT INTO packed VALUES ({key}, 1, repeat('{key}', 20000), repeat('t', 9000)) ON CONFLICT (id) DO UPDATE SET s = repeat('u', 5000)",
+            f"UPDATE packed SET v = v + 1, id = {self.randint(1, KEYS)} WHERE id = {key}",
+            f"UPDATE packed SET s = {self.text()} WHERE id = {key}",
+            f"UPDATE packed SET t = s || 'more' WHERE id = {key}",
+            f"DELETE FROM packed WHERE id = {key}",
+            f"INSERT INTO packed_key VALUES (repeat('{key}', 9000), 1) ON CONFLICT (k) DO UPDATE SET v = packed_key.v + 1",
+            f"UPDATE packed_key SET k = k WHERE k = repeat('{key}', 9000)",
+            f"UPDATE packed_key SET k = repeat('{self.randint(1, KEYS)}', 9000) WHERE k = repeat('{key}', 9000)",
+            f"UPDATE packed_key SET v = v + 1 WHERE k = repeat('{key}', 9000)",
+            f"DELETE FROM packed_key WHERE k = repeat('{key}', 9000)",
         ))
 
     def native(self):

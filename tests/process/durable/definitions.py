@@ -149,7 +149,7 @@ def make_moved(connection):
             INSERT INTO {table} SELECT i, 'v' || i, ARRAY[i % 10] FROM generate_series(1, 3000) i;
             CREATE INDEX ON {table} (v); CREATE INDEX ON {table} USING gin (n);
             UPDATE {table} SET v = 'w' || id WHERE id % 3 = 0; DELETE FROM {table} WHERE id % 7 = 0;
-            INSERT INTO {table} VALUES (-1, repeat('large', 5000), NULL)""")
+            ALTER TABLE {table} ALTER v SET STORAGE EXTERNAL; INSERT INTO {table} VALUES (-1, repeat('large', 5000), NULL)""")
 
 
 def test_tablespaces():

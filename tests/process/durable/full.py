@@ -61,6 +61,7 @@ def test_wal():
     """A segment of WAL cannot be made or filled."""
     connection = connect()
     query(connection, "CREATE TABLE w (id int PRIMARY KEY, v text) USING mixedcc")
+    common.keep_long(connection, "w", "v")
     query(connection, "SELECT pg_switch_wal()")
     query(connection, "CHECKPOINT")
     position = os.path.getsize(log_file())

@@ -9,7 +9,7 @@ import psycopg2
 
 from lib import protocols
 from lib.clusters import Cluster
-from lib.common import check, create_table, equal, must_come, premise, query, value, wait_until
+from lib.common import check, create_table, equal, keep_long, must_come, premise, query, value, wait_until
 from lib.prepared import ENDS, attempt, checkpoint_and_crash, crash, done, must_prepare, prepare, restart, run_all
 
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
@@ -273,6 +273,7 @@ def long_rows(cluster):
         table = f"long_{end}"
         session = cluster.connect()
         create_table(session, table, "id int PRIMARY KEY, v text")
+        keep_long(session, table, "v")
         query(session, f"INSERT INTO {table} SELECT g, {LONG.format('g')} FROM generate_series(1, 4) g")
         session.close()
         must_prepare(cluster, "long", f"UPDATE {table} SET v = {LONG.format('id + 10')} WHERE id < 3; INSERT INTO {table} SELECT 9, {LONG.format('9')}")

@@ -10,7 +10,7 @@ import time
 
 import psycopg2
 
-from lib.common import (check, connect, drop_database, equal, fail, main, make_database, must_come,
+from lib.common import (check, connect, drop_database, equal, fail, keep_long, main, make_database, must_come,
                         query, reload, server, value, wait_until, wal_since)
 from lib.standing import Point
 
@@ -71,6 +71,7 @@ def make_tables():
     query(BOSS, "CREATE EXTENSION pg_walinspect")
     # Writes of it need no transaction id.
     query(BOSS, "CREATE TABLE plain (id int, v text) USING mixedcc")
+    keep_long(BOSS, "plain", "v")
     query(BOSS, "CREATE INDEX ON plain (id)")
     # Unique checks wait by one.
     query(BOSS, "CREATE TABLE checked (id int UNIQUE, v text) USING mixedcc")

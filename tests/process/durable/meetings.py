@@ -419,6 +419,7 @@ def test_chain():
     sizes = (2, 8, 14)
     for size in sizes:
         query(connection, f"DROP TABLE IF EXISTS long{size}; CREATE TABLE long{size} (n int, v text) USING mixedcc;"
+                          f"ALTER TABLE long{size} ALTER v SET STORAGE EXTERNAL;"
                           f"INSERT INTO long{size} SELECT i, repeat('a', 400) FROM generate_series(1, 2000) i")
         query(connection, f"INSERT INTO long{size} VALUES (0, 'short')")
     query(connection, "CHECKPOINT")

@@ -9,7 +9,7 @@ import threading
 import psycopg2
 
 from lib import clusters, protocols
-from lib.common import check, connect, drop_database, equal, main, make_database, must_come, options, query, server, value, waits_for_lock
+from lib.common import check, connect, drop_database, equal, keep_long, main, make_database, must_come, options, query, server, value, waits_for_lock
 from lib.prepared import run as attempt
 
 DATABASE = "process_durable_prepared"
@@ -69,6 +69,7 @@ def tables(session, protocol):
     query(session, "DROP TABLE IF EXISTS written, child, parent, locked, looked, apart")
     settings = options(partitions=4, protocol=protocol)
     query(session, f"CREATE TABLE written (id int PRIMARY KEY, v int, u int UNIQUE, t text) USING mixedcc {settings}")
+    keep_long(session, "written", "t")
     query(session, "INSERT INTO written SELECT g, 0, g, '' FROM generate_series(1, 20) g")
     for name in ("parent", "locked", "looked", "apart"):
         query(session, f"CREATE TABLE {name} (id int PRIMARY KEY, v int) USING mixedcc {settings}")

@@ -39,6 +39,7 @@ def new_server(method):
 
 TABLES = """
 CREATE TABLE keyed (id int PRIMARY KEY, v int, s text);
+ALTER TABLE keyed ALTER s SET STORAGE EXTERNAL;
 CREATE TABLE bag (n int, s text);
 ALTER TABLE bag REPLICA IDENTITY FULL;
 CREATE TABLE indexed (id int NOT NULL, k text NOT NULL, v int);

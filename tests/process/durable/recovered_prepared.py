@@ -8,7 +8,7 @@ import threading
 
 from lib import protocols
 from lib.clusters import Cluster
-from lib.common import check, create_table, equal, must_come, query, value
+from lib.common import check, create_table, equal, keep_long, must_come, query, value
 from lib.prepared import ENDS, attempt, begin, checkpoint_and_crash, crash, done, must_prepare, restart, run, run_all
 
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
@@ -28,6 +28,7 @@ def fresh(cluster, *names, protocol="occ", more="", unique="UNIQUE"):
     session = cluster.connect()
     for name in names:
         create_table(session, name, f"id int PRIMARY KEY, v int, u int {unique}, t text", protocol=protocol, partitions=4)
+        keep_long(session, name, "t")
         query(session, f"INSERT INTO {name} SELECT g, 0, g, '' FROM generate_series(1, 20) g {more}")
     session.close()
 

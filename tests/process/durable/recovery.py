@@ -27,6 +27,7 @@ def make_database():
 def make(connection, table, rows=2000, columns="id int PRIMARY KEY, v int, t text"):
     query(connection, f"DROP TABLE IF EXISTS {table}")
     query(connection, f"CREATE TABLE {table} ({columns}) USING mixedcc")
+    common.keep_long(connection, table, "t")
     query(connection, f"INSERT INTO {table} SELECT i, i, repeat('x', i % 90) FROM generate_series(1, {rows}) i")
 
 

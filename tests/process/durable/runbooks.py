@@ -16,7 +16,7 @@ import threading
 
 import psycopg2
 
-from lib.common import ROOT, check, equal, main, must_come, query, value
+from lib.common import ROOT, check, equal, keep_long, main, must_come, query, value
 
 DOCUMENT = "docs/runbooks.md"
 ROWS = 3000
@@ -137,6 +137,7 @@ class Place:
 
     def make_stock(self, rows=ROWS, width=100):
         query(self.boss, "CREATE TABLE stock (id int PRIMARY KEY, n int, t text) USING mixedcc")
+        keep_long(self.boss, "stock", "t")
         query(self.boss, f"INSERT INTO stock SELECT i, i, repeat('s', {width}) FROM generate_series(1, {rows}) i")
         query(self.boss, "UPDATE stock SET n = n + 1 WHERE id % 3 = 0")
 

@@ -13,8 +13,8 @@ import time
 import psycopg2
 
 from lib.clusters import Cluster
-from lib.common import (check, connect, drop_database, equal, main, make_database, must_be_found, must_come, premise,
-                        query, value)
+from lib.common import (check, connect, drop_database, equal, keep_long, main, make_database, must_be_found, must_come,
+                        premise, query, value)
 
 DATABASE = "process_standby"
 ACCOUNTS, START, WRITERS = 200, 1000, 3
@@ -27,6 +27,7 @@ def make_tables(connection):
     for n, protocol in enumerate(PROTOCOLS):
         query(connection, f"CREATE TABLE acct{n} (id int PRIMARY KEY, branch int, amount int, pad text) USING mixedcc "
                           f"WITH (mixedcc.partitions = '3', mixedcc.protocol = '{protocol}')")
+        keep_long(connection, f"acct{n}", "pad")
         query(connection, f"INSERT INTO acct{n} SELECT i, i % 7, {START}, 'x' FROM generate_series(1, {ACCOUNTS}) i")
     # The first has no index but its key: its numbers are used again without VACUUM.
     query(connection, "CREATE INDEX ON acct1 (branch); CREATE INDEX ON acct2 USING hash (branch)")
@@ -659,7 +660,7 @@ def test_loaded_later():
 
 
 ROWS_CUT = "SELECT id, length(v), md5(v) FROM cut ORDER BY id"
-# Above 1 MiB, so that a record ends in the middle of it. Not to be compressed.
+# Above 1 MiB, so that a record ends in the middle of it.
 LONG = "(SELECT string_agg(md5(n::text || '{0}'), '') FROM generate_series(1, 50000) n)"
 
 
@@ -667,7 +668,9 @@ def test_cut():
     """A standby reads files between two records of a commit, both with pieces of one row: when it
     loads the table, and when it has to read all of them again."""
     primary = boss()
-    query(primary, "CREATE TABLE cut (id int PRIMARY KEY, v text) USING mixedcc; INSERT INTO cut VALUES (1, 'old'), (2, 'old')")
+    query(primary, "CREATE TABLE cut (id int PRIMARY KEY, v text) USING mixedcc")
+    keep_long(primary, "cut", "v")
+    query(primary, "INSERT INTO cut VALUES (1, 'old'), (2, 'old')")
     catches_up(Servers.standby, primary)
     for name in ("a load", "files read again"):
         change = f"BEGIN; UPDATE cut SET v = {LONG.format(name)} WHERE id = 1; INSERT INTO cut SELECT max(id) + 1, {LONG.format('new')} FROM cut; COMMIT"

@@ -55,6 +55,7 @@ class Pair:
         self.done("DROP TABLE IF EXISTS " + ", ".join(TABLES))
         for name in TABLES:
             self.done(f"CREATE TABLE {name} (id int PRIMARY KEY, v int, pad text) USING mixedcc; CREATE INDEX ON {name} (v)",
+                      f"ALTER TABLE {name} ALTER pad SET STORAGE EXTERNAL",
                       f"INSERT INTO {name} SELECT g, 0, 'x' FROM generate_series(1, {ROWS}) g")
         self.told()
 
@@ -208,7 +209,7 @@ def next_commit(pair):
         interval("RESET mixedcc.standby_interval")
 
 
-# Above 1 MiB, so that a record ends in the middle of it. Not to be compressed.
+# Above 1 MiB, so that a record ends in the middle of it.
 LONG = "(SELECT string_agg(md5(n::text), '') FROM generate_series(1, 50000) n)"
 
 

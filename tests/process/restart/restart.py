@@ -10,7 +10,7 @@ import signal
 
 import psycopg2
 
-from lib.common import OURS, check, connect, create_table, drop_database, equal, main, make_database, must_come, query, server, set_protocol, tool, value, wait_until
+from lib.common import OURS, check, connect, create_table, drop_database, equal, keep_long, main, make_database, must_come, query, server, set_protocol, tool, value, wait_until
 
 DATABASE = "process_restart"
 TABLES = {
@@ -25,6 +25,7 @@ COLUMNS = "id int PRIMARY KEY, g int, v text"
 def fill(connection):
     for table, settings in TABLES.items():
         create_table(connection, table, COLUMNS, "UNLOGGED", **settings)
+        keep_long(connection, table, "v")
         query(connection, f"INSERT INTO {table} SELECT i, i % 10, 'v' || i FROM generate_series(1, 3000) i")
         query(connection, f"CREATE INDEX {table}_g ON {table} (g)")
         query(connection, f"UPDATE {table} SET v = v || '+' WHERE id % 3 = 0")
