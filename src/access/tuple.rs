@@ -190,9 +190,8 @@ pub unsafe fn form(
     old: Option<NonNull<Version>>,
     by: Author,
 ) -> Fresh {
-    // SAFETY: `rel` is open, and `slot` valid (contract of this function), and `have_columns` fills
-    // its first `natts` entries. The payload has `hoff + data` bytes, which heap_fill_tuple fills.
-    // While `f` lives nothing raises past the bindings' guard.
+    // SAFETY: `rel` is open, and `slot` valid (contract of this function). `have_columns` fills its
+    // first `natts` entries.
     unsafe {
         if let Some(from) = whole_tuple(slot) {
             return copy(t, partition, from, by);
@@ -208,25 +207,64 @@ pub unsafe fn form(
             hasnull |= *null;
             external |= !*null && att.attlen == -1 && pgrx::varatt_is_1b_e(v.cast_mut_ptr());
         }
-        let mut copy = Vec::new();
-        let mut values: *mut pg_sys::Datum = if external {
-            copy = given.to_vec();
-            flatten(packed::storage_of(rel, desc), &mut copy, nulls);
-            copy.as_mut_ptr()
-        } else {
-            (*slot).tts_values
-        };
-        let isnull = (*slot).tts_isnull;
+        let (values, isnull) = ((*slot).tts_values, (*slot).tts_isnull);
         let hoff = header_size(natts, hasnull);
-        let mut data = crate::pg::raw::heap_compute_data_size(desc, values, isnull);
-        if hoff + data > packed::THRESHOLD {
-            if copy.is_empty() {
-                copy = given.to_vec();
+        if !external {
+            let data = crate::pg::raw::heap_compute_data_size(desc, values, isnull);
+            if hoff + data <= packed::THRESHOLD {
+                return fill(t, partition, desc, (values, isnull), (hoff, data, hasnull), by);
             }
-            let row = packed::Row { desc, values: &mut copy, nulls, given };
-            data = packed::pack(rel, row, hoff, old);
-            values = copy.as_mut_ptr();
         }
+        form_large(t, partition, (rel, desc), (given, nulls), (hoff, hasnull), old, by)
+    }
+}
+
+/// The same for a row that has values elsewhere, or is so large that some are compressed.
+#[cold]
+#[inline(never)]
+unsafe fn form_large(
+    t: &mut Txn,
+    partition: u32,
+    (rel, desc): (pg_sys::Relation, pg_sys::TupleDesc),
+    (given, nulls): (&[pg_sys::Datum], &[bool]),
+    (hoff, hasnull): (usize, bool),
+    old: Option<NonNull<Version>>,
+    by: Author,
+) -> Fresh {
+    // SAFETY: `rel` is open, and the arrays have an entry for each column of `desc`: contract of
+    // `form`. The values that are freed are copies of `flatten` and `pack`.
+    unsafe {
+        let mut values = given.to_vec();
+        flatten(packed::storage_of(rel, desc), &mut values, nulls);
+        let isnull = nulls.as_ptr().cast_mut();
+        let mut data = crate::pg::raw::heap_compute_data_size(desc, values.as_mut_ptr(), isnull);
+        if hoff + data > packed::THRESHOLD {
+            let row = packed::Row { desc, values: &mut values, nulls, given };
+            data = packed::pack(rel, row, hoff, old);
+        }
+        let f = fill(t, partition, desc, (values.as_mut_ptr(), isnull), (hoff, data, hasnull), by);
+        // A statement may write many rows in one memory context.
+        for (own, _) in values.iter().zip(given).filter(|(own, given)| own.value() != given.value()) {
+            crate::pg::raw::pfree(own.cast_mut_ptr());
+        }
+        f
+    }
+}
+
+/// Makes a version of these columns, with a header of `hoff` and `data` bytes behind it.
+#[inline(always)]
+unsafe fn fill(
+    t: &mut Txn,
+    partition: u32,
+    desc: pg_sys::TupleDesc,
+    (values, isnull): (*mut pg_sys::Datum, *mut bool),
+    (hoff, data, hasnull): (usize, usize, bool),
+    by: Author,
+) -> Fresh {
+    // SAFETY: the arrays have an entry for each column: contract of `form`. The payload has `hoff +
+    // data` bytes, which heap_fill_tuple fills. While `f` lives nothing raises past the bindings'
+    // guard.
+    unsafe {
         let f = Fresh::new(ok(t.new_version(partition, hoff + data, 0)));
         let td = header(f.version().as_ptr());
         // Padding must be zero: readers tell it from short varlena headers by that.
@@ -241,11 +279,7 @@ pub unsafe fn form(
             &mut (*td).t_infomask,
             if hasnull { (*td).t_bits.as_mut_ptr() } else { std::ptr::null_mut() },
         );
-        // A statement may write many rows in one memory context.
-        for (own, _) in copy.iter().zip(given).filter(|(own, given)| own.value() != given.value()) {
-            crate::pg::raw::pfree(own.cast_mut_ptr());
-        }
-        sign(td, natts as u16, (*td).t_infomask, by);
+        sign(td, (*desc).natts as u16, (*td).t_infomask, by);
         f
     }
 }

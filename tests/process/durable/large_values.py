@@ -137,17 +137,18 @@ def too_large():
     """A row that PostgreSQL could not copy is refused, and nothing is lost."""
     connection = connect()
     wanted = query(connection, VALUES)
+    query(connection, "ALTER TABLE large ALTER extended SET STORAGE external, ALTER main SET STORAGE external; INSERT INTO large (id) VALUES (1000)")
     error = None
     try:
-        query(connection, "INSERT INTO large (id, extended, main, extern) SELECT 1000, v, v, v FROM (SELECT repeat('x', 400000000) AS v OFFSET 0) s")
-        query(connection, "DELETE FROM large WHERE id = 1000")  # two of three are compressed
-        query(connection, "ALTER TABLE large ALTER main SET STORAGE external, ALTER extended SET STORAGE external")
-        query(connection, "INSERT INTO large (id, extended, main, extern) SELECT 1000, v, v, v FROM (SELECT repeat('x', 400000000) AS v OFFSET 0) s")
+        for column in ("extended", "main", "extern"):
+            query(connection, f"UPDATE large SET {column} = repeat('x', 400000000) WHERE id = 1000")
     except psycopg2.Error as e:
         error = e
+    query(connection, "DELETE FROM large WHERE id = 1000")
     if OURS:
-        # Where the region is smaller than the row it is full before.
-        check("a row above 1 GB is refused", error is not None and error.pgcode in ("53200", "54000"), error)
+        # Where the region is smaller than the row it is full before. The executor may need a copy
+        # of the row, which PostgreSQL refuses to make.
+        check("a row above 1 GB is refused", error is not None and error.pgcode in ("53200", "54000", "XX000"), error)
     equal("nothing is lost", query(connection, VALUES), wanted)
     connection.close()
 
