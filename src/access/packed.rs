@@ -60,6 +60,18 @@ pub unsafe fn storage_of(rel: pg_sys::Relation, rows: pg_sys::TupleDesc) -> pg_s
     }
 }
 
+/// The bytes of a row's data. PostgreSQL may refuse to count more than it can copy: that ERROR
+/// unwinds.
+///
+/// # Safety
+/// The arrays have an entry for each column of the row type `desc`.
+pub unsafe fn data_size(desc: pg_sys::TupleDesc, values: &mut [Datum], nulls: &[bool]) -> usize {
+    let (values, nulls) = (values.as_mut_ptr(), nulls.as_ptr().cast_mut());
+    // SAFETY: the arrays have an entry for each column (contract of this function), and are only
+    // read. The closure owns nothing.
+    unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| pg::raw::heap_compute_data_size(desc, values, nulls)) }
+}
+
 /// Compresses values of a row of more than [`THRESHOLD`] bytes until it has no more than the table
 /// wants (`toast_tuple_target`), or nothing is left to compress. `head`: bytes of its header.
 /// `old`: the version that it will replace. Returns the bytes of its data. Too many are an ERROR,
@@ -73,12 +85,10 @@ pub unsafe fn storage_of(rel: pg_sys::Relation, rows: pg_sys::TupleDesc) -> pg_s
 pub unsafe fn pack(rel: pg_sys::Relation, row: Row, head: usize, old: Option<NonNull<Version>>) -> usize {
     // SAFETY: the row is of the type of `rel`, which is open (contract of this function): values of
     // length -1 that are not NULL are varlenas, and none of them lies elsewhere.
-    // heap_compute_data_size reads the arrays.
     unsafe {
         let columns = storage_of(rel, row.desc);
         let target = target(rel).saturating_sub(head);
-        let size_of =
-            |r: &mut Row| pg::raw::heap_compute_data_size(r.desc, r.values.as_mut_ptr(), r.nulls.as_ptr().cast_mut());
+        let size_of = |r: &mut Row| data_size(r.desc, r.values, r.nulls);
         let mut row = row;
         let mut size = size_of(&mut row);
         let mut seen = vec![false; row.values.len()];

@@ -191,7 +191,8 @@ pub unsafe fn form(
     by: Author,
 ) -> Fresh {
     // SAFETY: `rel` is open, and `slot` valid (contract of this function). `have_columns` fills its
-    // first `natts` entries.
+    // first `natts` entries. PostgreSQL may refuse to count the bytes of a row above 1 GB: that
+    // ERROR jumps over this frame, which owns nothing.
     unsafe {
         if let Some(from) = whole_tuple(slot) {
             return copy(t, partition, from, by);
@@ -236,12 +237,12 @@ unsafe fn form_large(
     unsafe {
         let mut values = given.to_vec();
         flatten(packed::storage_of(rel, desc), &mut values, nulls);
-        let isnull = nulls.as_ptr().cast_mut();
-        let mut data = crate::pg::raw::heap_compute_data_size(desc, values.as_mut_ptr(), isnull);
+        let mut data = packed::data_size(desc, &mut values, nulls);
         if hoff + data > packed::THRESHOLD {
             let row = packed::Row { desc, values: &mut values, nulls, given };
             data = packed::pack(rel, row, hoff, old);
         }
+        let isnull = nulls.as_ptr().cast_mut();
         let f = fill(t, partition, desc, (values.as_mut_ptr(), isnull), (hoff, data, hasnull), by);
         // A statement may write many rows in one memory context.
         for (own, _) in values.iter().zip(given).filter(|(own, given)| own.value() != given.value()) {
