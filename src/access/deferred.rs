@@ -382,9 +382,8 @@ unsafe fn moved(rel: pg_sys::Relation, info: &rel::RelInfo, i: usize, from: Reco
     }
 }
 
-/// Has a column that was returned another value in the row as it is now? By its bytes: if another
-/// transaction has made the row so large that an old value was compressed, this one fails with
-/// 40001 in vain (INV-PACKED).
+/// Has a column that was returned another value in the row as it is now? An addition may have made
+/// the row so large that a value was compressed (INV-PACKED): that is the same value.
 unsafe fn differ(
     desc: pg_sys::TupleDesc,
     (before, columns): (pg_sys::HeapTuple, Columns),
@@ -402,7 +401,7 @@ unsafe fn differ(
             let a = compat::attribute(desc, no as usize - 1);
             match (of(before, no), of(now, no)) {
                 (None, None) => false,
-                (Some(x), Some(y)) => !crate::pg::same(x, y, a.attbyval, a.attlen as i32),
+                (Some(x), Some(y)) => !crate::pg::same_unpacked(x, y, a.attbyval, a.attlen as i32),
                 _ => true,
             }
         })

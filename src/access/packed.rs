@@ -145,12 +145,15 @@ unsafe fn largest(columns: pg_sys::TupleDesc, row: &Row, seen: &[bool], storage:
     }
 }
 
-/// Has a version this value in a column (from 0), byte for byte?
+/// Has a version this value stored in a column (from 0), byte for byte?
 unsafe fn has(rel: pg_sys::Relation, version: NonNull<Version>, at: usize, value: Datum) -> bool {
     // SAFETY: `rel` is open, and `version` reachable and of its type: contract of `pack`. `value`
     // is a varlena that is not NULL.
     unsafe {
         let mut row = tuple::as_tuple(version.as_ptr(), Tid::Invalid, pg_sys::InvalidOid);
+        if at >= tuple::columns(&row) as usize {
+            return false; // a column that was added later: its default was never tried
+        }
         let (own, null) = tuple::column(&mut row, (*rel).rd_att, at);
         !null && (own.value() == value.value() || pg::same(own, value, false, -1))
     }

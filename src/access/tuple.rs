@@ -558,9 +558,8 @@ unsafe fn by_value(at: *const u8, len: i16) -> pg_sys::Datum {
     }
 }
 
-/// Have two versions the same values in the columns that foreign keys may refer to? By their bytes:
-/// for a key that is compressed in one of them only the answer is no. Then the caller fails with
-/// 40001, as for any other key, and as heap does (INV-PACKED).
+/// Have two versions the same values in the columns that foreign keys may refer to? One that is
+/// compressed in one version only is the same value (INV-PACKED). An ERROR unwinds.
 ///
 /// # Safety
 /// `rel` is open; both versions are of its row type, as for [`as_tuple`].
@@ -583,7 +582,7 @@ pub unsafe fn same_key(rel: pg_sys::Relation, a: *const Version, b: *const Versi
             let mut null = [false; 2];
             let x = pg_sys::heap_getattr(&mut rows[0], column, desc, &mut null[0]);
             let y = pg_sys::heap_getattr(&mut rows[1], column, desc, &mut null[1]);
-            if null[0] != null[1] || !null[0] && !crate::pg::same(x, y, att.attbyval, att.attlen as i32) {
+            if null[0] != null[1] || !null[0] && !crate::pg::same_unpacked(x, y, att.attbyval, att.attlen as i32) {
                 pg_sys::bms_free(keys);
                 return false;
             }

@@ -261,6 +261,7 @@ pub mod raw {
         );
         pub fn datumCopy(d: pg_sys::Datum, byval: bool, len: core::ffi::c_int) -> pg_sys::Datum;
         pub fn datumIsEqual(a: pg_sys::Datum, b: pg_sys::Datum, byval: bool, len: core::ffi::c_int) -> bool;
+        pub fn datum_image_eq(a: pg_sys::Datum, b: pg_sys::Datum, byval: bool, len: i32) -> bool;
     }
 }
 
@@ -289,6 +290,24 @@ pub fn with_snapshot<R>(f: impl FnOnce() -> R) -> R {
 pub unsafe fn same(a: pg_sys::Datum, b: pg_sys::Datum, byval: bool, len: i32) -> bool {
     // SAFETY: `a` and `b` are values of a type with `byval` and `len` (contract of this function).
     unsafe { raw::datumIsEqual(a, b, byval, len) }
+}
+
+/// As [`same`], but a value that is compressed counts by what it is (`datum_image_eq`). An ERROR
+/// unwinds.
+///
+/// # Safety
+/// As for [`same`].
+pub unsafe fn same_unpacked(a: pg_sys::Datum, b: pg_sys::Datum, byval: bool, len: i32) -> bool {
+    // SAFETY: `a` and `b` are values of a type with `byval` and `len` (contract of this function):
+    // varlenas if that is -1. The closure owns nothing.
+    unsafe {
+        let packed = |d: pg_sys::Datum| pgrx::varatt_is_4b_c(d.cast_mut_ptr());
+        same(a, b, byval, len)
+            || !byval
+                && len == -1
+                && (packed(a) || packed(b))
+                && pg_sys::ffi::pg_guard_ffi_boundary(|| raw::datum_image_eq(a, b, byval, len))
+    }
 }
 
 /// Copies a value into the current memory context (datum.h). An ERROR unwinds.
