@@ -218,6 +218,18 @@ RESET enable_seqscan;
 DROP TABLE lv_types;
 DROP TYPE lv_pair;
 DROP DOMAIN lv_domain;
+-- An addition of the same transaction makes the row so large that another value is compressed, which
+-- is the same value.
+CREATE TABLE lv_added (id int PRIMARY KEY, doc text, log text) USING mixedcc;
+INSERT INTO lv_added VALUES (1, repeat('abc ', 400), lv_noise(1, 300));
+SET mixedcc.defer_additions = on;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+UPDATE lv_added SET log = log || lv_noise(2, 150) WHERE id = 1 RETURNING length(doc);
+UPDATE lv_added SET log = log || 'x' WHERE id = 1 RETURNING length(doc);
+COMMIT;
+RESET mixedcc.defer_additions;
+SELECT length(doc), pg_column_compression(doc), length(log) FROM lv_added;
+DROP TABLE lv_added;
 DROP VIEW lv_compared;
 DROP TABLE lv_heap, lv_mixedcc;
 DROP PROCEDURE lv_make, lv_keys;

@@ -337,12 +337,12 @@ pub unsafe fn is_open_to_unique(rel: pg_sys::Relation) -> bool {
     unsafe { !has_primary_key(rel) && hollow_uniques(rel).0.is_empty() }
 }
 
-/// Has no row of a relation NULL in one of these columns? A name that is none of its columns is not
-/// taken for one.
+/// May a unique index of these columns be hollow: are they never NULL, and of exact types in their
+/// default order? A name that is none of the relation's columns is not taken for one.
 ///
 /// # Safety
 /// An open relation.
-pub unsafe fn are_never_null(rel: pg_sys::Relation, names: &[String]) -> bool {
+pub unsafe fn may_be_key(rel: pg_sys::Relation, names: &[String]) -> bool {
     // SAFETY: `rel` is open (contract of this function), and keeps its descriptor. A column's name
     // is a C string.
     unsafe {
@@ -352,7 +352,11 @@ pub unsafe fn are_never_null(rel: pg_sys::Relation, names: &[String]) -> bool {
             !column.attisdropped && crate::pg::text::read(column.attname.data.as_ptr()) == name
         };
         let find = |name: &String| (0..(*desc).natts as usize).find(|i| is_named(i, name));
-        names.iter().all(|name| find(name).is_some_and(|i| compat::is_never_null(desc, i)))
+        let fits = |i: usize| {
+            let column = compat::attribute(desc, i);
+            compat::is_never_null(desc, i) && codec::is_exact_by_default(column.atttypid, column.attcollation)
+        };
+        names.iter().all(|name| find(name).is_some_and(fits))
     }
 }
 

@@ -198,6 +198,23 @@ unsafe fn column(index: pg_sys::Relation, i: usize, hash: bool) -> KeyColumn {
     }
 }
 
+/// Does the default btree index of a column of this type have keys that compare as bytes?
+///
+/// # Safety
+/// The transaction is running: catalogs are read.
+pub unsafe fn is_exact_by_default(typid: Oid, collation: Oid) -> bool {
+    // SAFETY: catalog look-ups: any OID is answered.
+    unsafe {
+        let class = pg_sys::GetDefaultOpClass(typid, Oid::from(pg_sys::BTREE_AM_OID));
+        if class == pg_sys::InvalidOid {
+            return false;
+        }
+        let (family, input) = (pg_sys::get_opclass_family(class), pg_sys::get_opclass_input_type(class));
+        let proc = pg_sys::get_opfamily_proc(family, input, input, FIRST_PROC as i16);
+        Kind::of(proc.to_u32(), collation) != Kind::Raw
+    }
+}
+
 fn function(proc: Oid) -> Box<pg_sys::FmgrInfo> {
     let mut f = Box::new(pg_sys::FmgrInfo::default());
     // SAFETY: `f` is a valid place for the result. What the function caches is in TopMemoryContext,

@@ -287,8 +287,9 @@ pub fn rewriting(oid: Oid, run: impl FnOnce()) {
 }
 
 /// Loads the rows of a permanent table that the command may change: they cannot be loaded in the
-/// middle of it, when the key is another one. What the user may not do, or what is too
-/// large, the command itself finds.
+/// middle of it, when the key is another one. An unlogged table that starts empty is made for the
+/// key as it was committed. What the user may not do, or what is too large, the command itself
+/// finds.
 pub(super) fn load_first(oid: Oid) {
     // SAFETY: a variable of shared memory; and catalog look-ups, in which any OID is answered. The
     // relation is open, and keeps its lock while it is loaded. ERRORs unwind.
@@ -302,8 +303,12 @@ pub(super) fn load_first(oid: Oid) {
         if rel.is_null() {
             return;
         }
-        if rel::is_ours(rel) && compat::is_permanent(rel) {
-            let _ = rel::table_if_it_fits(rel);
+        if rel::is_ours(rel) {
+            if compat::is_permanent(rel) {
+                let _ = rel::table_if_it_fits(rel);
+            } else {
+                rel::info(rel);
+            }
         }
         pg_sys::relation_close(rel, pg_sys::AccessShareLock as i32);
     }

@@ -133,10 +133,11 @@ pub fn create_index(call: Call) {
     let plain = s.whereClause.is_null() && s.excludeOpNames.is_null() && s.indexIncludingParams.is_null();
     let ours = may && plain && !s.relation.is_null() && our_am().is_some() && relid(s.relation).is_some_and(any_ours);
     if let Some(columns) = if ours { columns_of(s) } else { None } {
-        // SAFETY: the statement has a range variable. The callback checks the owner before the lock
-        // is taken.
+        // SAFETY: the statement has a range variable. The callback checks the owner. No lock is
+        // taken: a transaction that has read the table would wait for it, and the command, later,
+        // for that one. If the name is another table's by then, nbtree gets the entries.
         let oid = unsafe {
-            let (mode, missing) = (pg_sys::ShareLock as i32, pg_sys::RVROption::RVR_MISSING_OK);
+            let (mode, missing) = (pg_sys::NoLock as i32, pg_sys::RVROption::RVR_MISSING_OK);
             let owns = alter::OWNS;
             pg_sys::RangeVarGetRelidExtended(s.relation, mode, missing, owns, std::ptr::null_mut())
         };
@@ -144,18 +145,24 @@ pub fn create_index(call: Call) {
         let tables = if unsafe { (*s.relation).inh } { named(oid) } else { vec![oid] };
         for table in tables {
             // SAFETY: the relation is open while it is asked.
-            lock_for_unique(table, |rel| unsafe { primary::are_never_null(rel, &columns) });
+            lock_for_unique(table, |rel| unsafe { primary::may_be_key(rel, &columns) });
         }
     }
     call.run();
 }
 
-/// The columns of a new index; `None`: it has expressions.
+/// The columns of a new index; `None`: it has expressions, or names an order, an operator class or
+/// a collation.
 fn columns_of(s: &pg_sys::IndexStmt) -> Option<Vec<String>> {
     // SAFETY: the parameters of CREATE INDEX are a list of `IndexElem`s (parsenodes.h).
     unsafe {
         let all = pgrx::PgList::<pg_sys::IndexElem>::from_pg(s.indexParams);
-        all.iter_ptr().map(|e| text((*e).name)).collect()
+        let is_plain = |e: &pg_sys::IndexElem| {
+            let up = [pg_sys::SortByDir::SORTBY_DEFAULT, pg_sys::SortByDir::SORTBY_ASC].contains(&e.ordering);
+            let first = e.nulls_ordering == pg_sys::SortByNulls::SORTBY_NULLS_FIRST;
+            up && !first && e.opclass.is_null() && e.collation.is_null()
+        };
+        all.iter_ptr().map(|e| text((*e).name).filter(|_| is_plain(&*e))).collect()
     }
 }
 
@@ -186,16 +193,19 @@ fn lock_for_unique(oid: Oid, may: impl FnOnce(pg_sys::Relation) -> bool) {
 pub fn drop_index(call: Call) {
     // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at. The
     // objects are lists of names (gram.y).
-    let (tables, concurrent): (&Vec<Oid>, bool) = unsafe {
+    let (tables, ends): (&Vec<Oid>, &Vec<Oid>) = unsafe {
         let s = &*call.node::<pg_sys::DropStmt>();
         let names = pgrx::PgList::<pg_sys::List>::from_pg(s.objects);
-        let table = |name| relid(pg_sys::makeRangeVarFromNameList(name)).and_then(table_of);
-        let found = names.iter_ptr().filter_map(table).flat_map(named).filter(|oid| ours(*oid).is_some());
-        (hold(if our_am().is_some() { found.collect() } else { Vec::new() }), s.concurrent)
+        let all = if our_am().is_some() { names.iter_ptr().collect() } else { Vec::new() };
+        let indexes = all.into_iter().filter_map(|name| relid(pg_sys::makeRangeVarFromNameList(name)));
+        let of: Vec<(Oid, Oid)> = indexes.filter_map(|index| Some((index, table_of(index)?))).collect();
+        let tables = of.iter().flat_map(|(_, table)| named(*table)).filter(|oid| ours(*oid).is_some()).collect();
+        let is_hollow = |(index, table): &&(Oid, Oid)| s.concurrent && hollow_unique(*table) == Some(*index);
+        (hold(tables), hold(of.iter().filter(is_hollow).map(|(_, table)| *table).collect()))
     };
     tables.iter().for_each(|oid| alter::load_first(*oid));
     call.run();
-    for oid in tables.iter().filter(|_| concurrent) {
+    for oid in ends.iter() {
         // SAFETY: any OID can be locked; a table that was dropped meanwhile has no class.
         unsafe { pg_sys::LockRelationOid(*oid, pg_sys::AccessExclusiveLock as i32) };
         if ours(*oid).is_some() {

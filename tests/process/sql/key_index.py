@@ -191,6 +191,17 @@ def restarts(key):
                 query(boss, "INSERT INTO r VALUES (-1, 0); DELETE FROM r WHERE id = -1")
                 equal(f"first use, {what}: {command}, {end}", rows_and_index_agree(boss, "r", f"first use, {what}, {command}"), before)
                 duplicate_is_refused(boss, f"first use, {what}, {command}")
+        # The same where an unlogged table begins empty.
+        for command in ("ALTER TABLE r ADD PRIMARY KEY (id, v)", "ALTER TABLE r ALTER id DROP NOT NULL") if key == UNIQUE else ():
+            boss.close()
+            server("crash")
+            boss = connect(DATABASE, options="-c synchronous_commit=on")
+            query(boss, f"BEGIN; {command}; ROLLBACK")
+            query(boss, "INSERT INTO r VALUES (-1, 0); DELETE FROM r WHERE id = -1")
+            after = f"first use after a crash, {what}, {command}"
+            equal(after, rows_and_index_agree(boss, "r", after), [] if kind else before)
+            query(boss, "INSERT INTO r VALUES (1001, 1) ON CONFLICT DO NOTHING")
+            duplicate_is_refused(boss, after)
         boss.close()
         server("crash")
         boss = connect(DATABASE)
@@ -423,6 +434,38 @@ def definitions():
         boss.close()
 
 
+def builds_beside_readers():
+    """A command that waits for a reader does not keep it from writing. It does not wait for one where
+    no index can be hollow, nor at the end of CONCURRENTLY."""
+    boss, reader = connect(DATABASE), connect(DATABASE)
+    for connection in (boss, reader):
+        query(connection, "SET deadlock_timeout = '50ms'; SET lock_timeout = '20s'")
+    query(boss, "DROP TABLE IF EXISTS b")
+    create_table(boss, "b", "id int NOT NULL, amount numeric NOT NULL, v int NOT NULL")
+    query(boss, "INSERT INTO b SELECT i, i, i FROM generate_series(1, 10) i")
+    query(reader, "BEGIN; SELECT count(*) FROM b")
+    failed = []
+    build = threading.Thread(target=lambda: failed.append(refused(boss, "CREATE UNIQUE INDEX b_id ON b (id)")))
+    build.start()
+    must_come(lambda: value(reader, f"SELECT count(*) FROM pg_locks WHERE pid = {boss.info.backend_pid} AND NOT granted") == 1)
+    equal("a build beside a reader: it may write", refused(reader, "INSERT INTO b VALUES (11, 11, 11); COMMIT"), None)
+    build.join(30)
+    equal("a build beside a reader: it ends", failed, [None])
+    query(reader, "BEGIN; SELECT count(*) FROM b")
+    for command in ("CREATE UNIQUE INDEX b_amount ON b (amount)", "CREATE UNIQUE INDEX b_down ON b (v DESC)", "CREATE UNIQUE INDEX b_v ON b (v)"):
+        equal(f"beside a reader: {command}", refused(boss, "SET lock_timeout = '2s'; " + command), None)
+    query(reader, "COMMIT; BEGIN; SELECT count(*) FROM b")
+    drop = threading.Thread(target=lambda: failed.append(refused(boss, "DROP INDEX CONCURRENTLY b_v")))
+    drop.start()
+    must_come(lambda: value(reader, f"SELECT count(*) FROM pg_locks WHERE pid = {boss.info.backend_pid} AND NOT granted") == 1)
+    query(reader, "COMMIT")
+    drop.join(30)
+    query(boss, "DROP TABLE b")
+    equal("DROP INDEX CONCURRENTLY of another index", failed, [None, None])
+    boss.close()
+    reader.close()
+
+
 def one_row_of_each_key(boss, dice):
     """Is a unique index hollow?"""
     query(boss, "BEGIN; LOCK TABLE d IN SHARE MODE")
@@ -453,10 +496,11 @@ def test():
                 part(kind)
             except psycopg2.Error as e:
                 fail(f"{part.__name__}, {kind}", e)
-    try:
-        definitions()
-    except psycopg2.Error as e:
-        fail("definitions", e)
+    for part in (builds_beside_readers, definitions):
+        try:
+            part()
+        except psycopg2.Error as e:
+            fail(part.__name__, e)
     drop_database(DATABASE)
 
 
