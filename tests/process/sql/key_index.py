@@ -435,8 +435,8 @@ def definitions():
 
 
 def builds_beside_readers():
-    """A command that waits for a reader does not keep it from writing. It does not wait for one where
-    no index can be hollow, nor at the end of CONCURRENTLY."""
+    """A command that waits for a reader does not keep it from writing. It does not wait for one
+    where no index can be hollow, nor at the end of CONCURRENTLY."""
     boss, reader = connect(DATABASE), connect(DATABASE)
     for connection in (boss, reader):
         query(connection, "SET deadlock_timeout = '50ms'; SET lock_timeout = '20s'")
