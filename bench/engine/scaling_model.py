@@ -61,7 +61,7 @@ RULES = (
     Rule(_M, "insert", "primary index: its number of entries", r"^[^']*Index>::(put|insert_key|split)", "all", 8, "xadd|inc|add"),
     Rule(_M, "insert", "primary index: latches of leaves", r"^[^']*(VersionWord|KeyLeaves)::", ROW),
     Rule(_M, "begin", "own slot: word, pin, epoch", r"^[^']*shared::pins::", OWN),
-    Rule(_M, "commit", "rows: link, stamp", r"^[^']*(Record::set_head|txn::write::[^']*Txn>::insert)'", ROW),
+    Rule(_M, "commit", "rows: link, stamp", r"^[^']*(Record::set_head|txn::write::[^']*Txn>::insert|table::numbers::[^']*take_record)'", ROW),
     Rule(_M, "lock", "partition lock", r"(lock_partition|Partition.*lock|partition::.*lock|PartitionLock)", "all"),
     Rule(_M, "lock", "row locks", r"LockWord|lock_record|LockHead|lock::", ROW),
     Rule(_M, "commit", "rows: link, stamp", r"WriteSet::link|txn::commit::.*::link|txn::commit::.*::publish'|settle", ROW),

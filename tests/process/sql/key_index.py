@@ -196,7 +196,9 @@ def restarts(key):
             boss.close()
             server("crash")
             boss = connect(DATABASE, options="-c synchronous_commit=on")
-            query(boss, f"BEGIN; {command}; ROLLBACK")
+            # PostgreSQL does not start after a crash that loses the record of this ROLLBACK, on heap
+            # either: the file of the unlogged index is there, and redo makes its first fork again.
+            query(boss, f"BEGIN; {command}; ROLLBACK; CHECKPOINT")
             query(boss, "INSERT INTO r VALUES (-1, 0); DELETE FROM r WHERE id = -1")
             after = f"first use after a crash, {what}, {command}"
             equal(after, rows_and_index_agree(boss, "r", after), [] if kind else before)
