@@ -196,8 +196,8 @@ def restarts(key):
             boss.close()
             server("crash")
             boss = connect(DATABASE, options="-c synchronous_commit=on")
-            # PostgreSQL does not start after a crash that loses the record of this ROLLBACK, on heap
-            # either: the file of the unlogged index is there, and redo makes its first fork again.
+            # Without the checkpoint a crash may lose the record of the ROLLBACK, and PostgreSQL
+            # then does not start, on heap either (docs/limits.md).
             query(boss, f"BEGIN; {command}; ROLLBACK; CHECKPOINT")
             query(boss, "INSERT INTO r VALUES (-1, 0); DELETE FROM r WHERE id = -1")
             after = f"first use after a crash, {what}, {command}"
