@@ -82,9 +82,10 @@ impl ListHead {
         ListHead { tail: zero(), finished: zero(), done: zero(), evicted: zero() }
     }
 
-    /// The number of registrations ever made, which is the range's version.
+    /// The number of registrations ever made, which is the range's version. Entries below it are
+    /// there (INV-ROOM).
     pub fn version(&self) -> u64 {
-        self.tail.load(Ordering::Relaxed)
+        self.tail.load(Ordering::Acquire)
     }
 
     #[inline]

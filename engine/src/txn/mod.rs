@@ -563,6 +563,7 @@ impl Txn {
     /// Counts the reads so far, and forgets which partitions were touched.
     fn forget_touched(&mut self) {
         self.touched.count_reads(self.slot);
+        telemetry::note_activity(&self.touched);
         self.ended();
         self.touched.clear();
         self.failed = None;

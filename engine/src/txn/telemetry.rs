@@ -225,7 +225,7 @@ impl Telemetry {
 
 /// INV-ACTIVITY: called when the transaction is counted.
 #[inline]
-fn note_activity(touched: &TouchedList) {
+pub(super) fn note_activity(touched: &TouchedList) {
     touched.iter().for_each(|t| t.partition.note_activity());
 }
 

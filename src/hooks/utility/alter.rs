@@ -8,7 +8,7 @@ use crate::admin::options::{self, Apply, Options};
 use crate::paths::tableam::{cluster, relation};
 use crate::pg::compat;
 use crate::pg::errors::{complain, refuse};
-use crate::state::{rel, shmem};
+use crate::state::{rel, save, shmem};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, AlterTableType, Oid};
 use pgrx::prelude::*;
@@ -306,7 +306,7 @@ pub(super) fn load_first(oid: Oid) {
         if rel::is_ours(rel) {
             if compat::is_permanent(rel) {
                 let _ = rel::table_if_it_fits(rel);
-            } else {
+            } else if !save::is_missing(rel) {
                 rel::info(rel);
             }
         }

@@ -141,14 +141,34 @@ pub fn create_index(call: Call) {
             let owns = alter::OWNS;
             pg_sys::RangeVarGetRelidExtended(s.relation, mode, missing, owns, std::ptr::null_mut())
         };
-        // SAFETY: the statement has a range variable.
-        let tables = if unsafe { (*s.relation).inh } { named(oid) } else { vec![oid] };
-        for table in tables {
-            // SAFETY: the relation is open while it is asked.
-            lock_for_unique(table, |rel| unsafe { primary::may_be_key(rel, &columns) });
+        // SAFETY: the statement has a range variable. The relation is open while it is asked.
+        let (deep, may) = unsafe { ((*s.relation).inh, |rel: pg_sys::Relation| primary::may_be_key(rel, &columns)) };
+        if !class(oid).is_some_and(|c| c.kind == pg_sys::RELKIND_PARTITIONED_TABLE) {
+            lock_for_unique(oid, may);
+        } else if deep && lock_partitioned(oid, may) {
+            named(oid).into_iter().for_each(|table| lock_for_unique(table, may));
         }
     }
     call.run();
+}
+
+/// Locks a partitioned table, before its partitions as all commands do, if `may` says so. Returns
+/// that.
+fn lock_partitioned(oid: Oid, may: impl FnOnce(pg_sys::Relation) -> bool) -> bool {
+    // SAFETY: any OID can be locked. The relation is open while it is asked, and its lock is given
+    // back before the other one is taken.
+    unsafe {
+        let rel = pg_sys::try_relation_open(oid, pg_sys::AccessShareLock as i32);
+        if rel.is_null() {
+            return false;
+        }
+        let takes = may(rel);
+        pg_sys::relation_close(rel, pg_sys::AccessShareLock as i32);
+        if takes {
+            pg_sys::LockRelationOid(oid, pg_sys::AccessExclusiveLock as i32);
+        }
+        takes
+    }
 }
 
 /// The columns of a new index; `None`: it has expressions, or names an order, an operator class or

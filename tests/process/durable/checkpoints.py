@@ -18,7 +18,7 @@ import time
 
 import psycopg2
 
-from lib.common import (RETRY, accepts, check, connect, drop_database, equal, main, make_database, must_come, ok, query, server,
+from lib.common import (RETRY, accepts, check, connect, drop_database, equal, keep_long, main, make_database, must_come, ok, query, server,
                         value, wait_until)
 from lib.images import Images, columns, record_number, text
 
@@ -32,6 +32,7 @@ CHECKPOINTS = int(os.environ.get("MIXEDCC_CHECKPOINTS", "100"))
 def make_tables(connection):
     for table, protocol in TABLES.items():
         query(connection, f"CREATE TABLE {table} (id int, v int, t text) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.protocol = '{protocol}')")
+        keep_long(connection, table, "t")  # as `imaged` reads it
         query(connection, f"CREATE INDEX ON {table} (id)")
         query(connection, f"INSERT INTO {table} SELECT i, 0, repeat('a', i % 200) FROM generate_series(1, {ROWS}) i")
 

@@ -464,8 +464,25 @@ def builds_beside_readers():
     drop.join(30)
     query(boss, "DROP TABLE b")
     equal("DROP INDEX CONCURRENTLY of another index", failed, [None, None])
-    boss.close()
-    reader.close()
+    # The partitioned table is locked before its partitions, as a writer locks them.
+    part = "PARTITION OF p FOR VALUES IN"
+    query(boss, "CREATE TABLE p (id int NOT NULL, part int NOT NULL) PARTITION BY LIST (part)")
+    query(boss, f"CREATE TABLE p1 {part} (1) USING mixedcc; CREATE TABLE p2 {part} (2) USING mixedcc")
+    query(reader, "BEGIN; SELECT count(*) FROM p2")
+    build = threading.Thread(target=lambda: failed.append(refused(boss, "CREATE UNIQUE INDEX ON p (id, part)")))
+    build.start()
+    must_come(lambda: value(reader, f"SELECT count(*) FROM pg_locks WHERE pid = {boss.info.backend_pid} AND NOT granted") == 1)
+    other = connect(DATABASE, options="-c deadlock_timeout=50ms -c lock_timeout=20s")
+    write = threading.Thread(target=lambda: failed.append(refused(other, "INSERT INTO p VALUES (1, 1)")))
+    write.start()
+    must_come(lambda: value(reader, f"SELECT count(*) FROM pg_locks WHERE pid = {other.info.backend_pid} AND NOT granted") == 1)
+    query(reader, "COMMIT")
+    build.join(30)
+    write.join(30)
+    equal("a build of partitions beside a reader and a writer", failed, [None, None, None, None])
+    query(boss, "DROP TABLE p")
+    for connection in (boss, reader, other):
+        connection.close()
 
 
 def one_row_of_each_key(boss, dice):
