@@ -192,8 +192,8 @@ def restarts(key):
                 equal(f"first use, {what}: {command}, {end}", rows_and_index_agree(boss, "r", f"first use, {what}, {command}"), before)
                 duplicate_is_refused(boss, f"first use, {what}, {command}")
         # The same where an unlogged table begins empty.
-        # Without the checkpoints a crash may lose the record of a ROLLBACK, and PostgreSQL then does
-        # not start, on heap either (docs/limits.md).
+        # Without the checkpoints a crash may lose the record of a ROLLBACK, and PostgreSQL then
+        # does not start, on heap either (docs/limits.md).
         query(boss, "CHECKPOINT")
         for command in ("ALTER TABLE r ADD PRIMARY KEY (id, v)", "ALTER TABLE r ALTER id DROP NOT NULL") if key == UNIQUE else ():
             boss.close()
