@@ -141,6 +141,11 @@ impl ProtocolSet {
     pub fn locks_hot(self) -> bool {
         self.meets(those!(R => R::LOCKS_HOT))
     }
+    /// The same, and no other lock of it is taken to read it?
+    #[inline]
+    pub(crate) fn only_locks_hot(self) -> bool {
+        self.locks_hot() && self.only_validates_reads()
+    }
     /// Are reads remembered, and compared at the commit?
     #[inline]
     pub fn validates_reads(self) -> bool {

@@ -52,7 +52,7 @@ impl Txn {
     /// Is the row to be locked before a look-up reads it? Because many have failed for it, or
     /// because the last transaction of the slot has.
     #[inline]
-    fn is_hot(&self, r: RecordRef) -> bool {
+    pub(super) fn is_hot(&self, r: RecordRef) -> bool {
         r.partition().heat.is_hot(r.no) || self.retry.lists(&r.rec.lock, r.table.id)
     }
 
@@ -111,7 +111,8 @@ impl Txn {
     /// A record that was read has another version now.
     pub(super) fn read_conflict(&mut self, r: RecordRef) -> Error {
         self.blame_row(r, Mode::Share);
-        if self.followed(r.partition()).only_locks_reads() {
+        let set = self.followed(r.partition());
+        if set.only_locks_reads() || set.locks_hot() && self.reads.looked_at_lately(r).is_some() {
             self.retry.locks_rows = true;
             self.note_followed(r);
         }

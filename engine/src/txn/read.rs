@@ -227,8 +227,8 @@ impl Txn {
         Ok(Some(v).filter(|_| live))
     }
 
-    /// As what a look-up reads a row where only locks protect that, or where others do, too. One
-    /// of the key alone is remembered.
+    /// As what a look-up reads a row: one of columns that updates hardly change is one of the key
+    /// where only locks protect it, and where it locks only what is hot. Such a look is remembered.
     #[inline]
     fn reading_as(
         &self,
@@ -238,6 +238,7 @@ impl Txn {
         protocols: ProtocolSet,
     ) -> Reading {
         match why {
+            Reading::Row if protocols.only_locks_hot() && self.passes_heat(p, r, looked) => Reading::Key,
             _ if !protocols.only_locks_reads() => why,
             Reading::Key if self.reads.len() >= MOST_KEYS => Reading::Row,
             Reading::Row if self.looks_at_key(p, r, looked) => Reading::Key,
@@ -257,6 +258,13 @@ impl Txn {
             && self.reads.len() < MOST_KEYS
             && !self.reads.at_commit
             && p.freezes_readers()
+    }
+
+    /// Does a look-up of these columns leave a hot row unlocked? Those that make the row hot change
+    /// other columns, and so do not fail it (INV-LOOKED). But it keeps them waiting, and they it.
+    #[inline]
+    fn passes_heat(&self, p: &dyn Platform, r: RecordRef, looked: Columns) -> bool {
+        looked != Columns::ALL && self.is_hot(r) && self.looks_at_key(p, r, looked)
     }
 
     /// A read has found no row in a record, because the insert of another transaction is pending
@@ -360,7 +368,7 @@ impl Txn {
         if set.only_locks_reads() {
             return self.peek_locking(p, r, plain, (why, looked), set);
         }
-        if locks || self.wants_hot(r) {
+        if locks || self.wants_hot(r) && !(why == Reading::Row && self.passes_heat(p, r, looked)) {
             return None;
         }
         self.peek_settled(r, plain, looked)
