@@ -6,11 +6,19 @@
 //! is lost is tried. No other is tried before its trial is over.
 //!
 //! There is an exception: a protocol that differs from the one in use only where attempts have
-//! failed (`mocc` from `occ`). If the worst partition is to try it, all that are to try it do so
-//! together. What fails a transaction in one of them makes it lose its work in all. So one trial
-//! after another would show little, and take long.
+//! failed (`mocc` from `occ`). If the worst partition tries it, all others join it that use the
+//! same protocol and in which sessions conflict, although little is lost because of them yet. What
+//! fails a transaction in one of them makes it lose its work in all. So one trial after another
+//! would show little, and take long: what no longer fails in one of them waits there, and then
+//! fails in the next.
+//!
+//! While something is to be tried, or is tried, the others leave their protocols as they are. A
+//! choice there would keep the trial waiting, as it has to be verified itself, beside work that is
+//! lost for another reason.
 
-use std::collections::{HashMap, HashSet};
+use super::settings::Role;
+use crate::protocol::Protocol;
+use std::collections::HashMap;
 
 /// A partition that is used, as far as this matters.
 #[derive(Clone, Debug)]
@@ -23,8 +31,12 @@ pub struct Suspect {
     pub partners: Vec<u64>,
     /// The time lost because of it, in sessions. 0: it is not to be tried.
     pub fault: f64,
-    /// Is the protocol to be tried one that may be tried together with others?
-    pub joint: bool,
+    /// Will it try, in the next interval, a protocol that others join?
+    pub leads: bool,
+    /// The protocol in use.
+    pub uses: Option<Protocol>,
+    /// Do sessions conflict in its rows?
+    pub clashes: bool,
     /// Is it being switched, or is a switch of it being verified?
     pub busy: bool,
 }
@@ -64,10 +76,11 @@ impl Groups {
     }
 }
 
-/// The partitions to try; see the module.
-pub fn worst(all: &[Suspect]) -> HashSet<(u64, u32)> {
+/// What partitions may do; see the module. One that is not named has nothing to do with what is
+/// lost.
+pub fn roles(all: &[Suspect]) -> HashMap<(u64, u32), Role> {
     if all.iter().all(|s| s.fault <= 0.0) {
-        return HashSet::new();
+        return HashMap::new();
     }
     let groups = Groups::of(all);
     let mut worst: HashMap<usize, Option<&Suspect>> = HashMap::new();
@@ -79,17 +92,26 @@ pub fn worst(all: &[Suspect]) -> HashSet<(u64, u32)> {
             *of_group = Some(s);
         }
     }
+    let mut loses = HashMap::new();
+    for (i, s) in all.iter().enumerate() {
+        *loses.entry(groups.root(i)).or_insert(false) |= s.fault > 0.0;
+    }
     let table: HashMap<u64, u64> = all.iter().map(|s| (s.address, s.at.0)).collect();
     let alone = |s: &Suspect| s.partners.iter().all(|p| table.get(p) != Some(&s.at.0));
     let with = |w: &Suspect, s: &Suspect| {
         s.at == w.at || s.at.0 == w.at.0 && alone(w) && alone(s) && s.fault >= JOINTLY * w.fault
     };
-    let mut found = HashSet::new();
-    for (root, w) in worst.iter().filter_map(|(root, w)| Some((*root, (*w)?))).filter(|w| w.1.fault > 0.0) {
-        let joint = |i: usize, s: &Suspect| w.joint && s.joint && s.fault > 0.0 && groups.root(i) == root;
-        found.extend(all.iter().enumerate().filter(|(i, s)| with(w, s) || joint(*i, s)).map(|(_, s)| s.at));
-    }
-    found
+    let joins = |w: &Suspect, s: &Suspect| w.leads && s.uses == w.uses && (s.clashes || s.fault > 0.0);
+    let role = |(i, s): (usize, &Suspect)| {
+        let root = groups.root(i);
+        let role = match worst[&root].filter(|w| w.fault > 0.0) {
+            Some(w) if with(w, s) => Role::Tries,
+            Some(w) if joins(w, s) => Role::Joins,
+            _ => Role::Waits,
+        };
+        loses[&root].then_some((s.at, role))
+    };
+    all.iter().enumerate().filter_map(role).collect()
 }
 
 #[cfg(all(test, not(loom)))]
@@ -102,32 +124,43 @@ mod tests {
             address: 10 * table + no as u64,
             partners: partners.to_vec(),
             fault,
-            joint: false,
+            leads: false,
+            uses: Some(Protocol::Occ),
+            clashes: false,
             busy: false,
         }
     }
 
+    /// Those that have this role, in order.
+    fn who(all: &[Suspect], role: Role) -> Vec<(u64, u32)> {
+        let mut v: Vec<_> = roles(all).into_iter().filter(|(_, r)| *r == role).map(|(at, _)| at).collect();
+        v.sort();
+        v
+    }
+
     #[test]
-    fn what_may_be_tried_together_is() {
-        let joint = |table, no, fault, partners: &[u64]| Suspect { joint: true, ..suspect(table, no, fault, partners) };
+    fn what_clashes_joins_the_worst_one() {
+        let leads = |table, no, fault, partners: &[u64]| Suspect { leads: true, ..suspect(table, no, fault, partners) };
+        let clashes = |s: Suspect| Suspect { clashes: true, ..s };
         let mut all = vec![
-            joint(1, 0, 0.3, &[20]),
-            joint(1, 1, 0.01, &[10]),
-            joint(2, 0, 0.1, &[]),
-            suspect(2, 1, 0.2, &[]),
-            joint(2, 2, 0.0, &[]),
-            joint(3, 0, 0.1, &[]),
+            leads(1, 0, 0.3, &[20]),
+            suspect(1, 1, 0.01, &[10]),
+            clashes(suspect(2, 0, 0.0, &[])),
+            leads(2, 1, 0.2, &[]),
+            suspect(2, 2, 0.0, &[]),
+            clashes(suspect(3, 0, 0.1, &[])),
         ];
-        let found = |all: &[Suspect]| {
-            let mut v: Vec<_> = worst(all).into_iter().collect();
-            v.sort();
-            v
-        };
-        assert_eq!(found(&all), [(1, 0), (1, 1), (2, 0), (3, 0)], "however little, but not what would try another one");
-        all[3].fault = 0.4;
-        assert_eq!(found(&all), [(2, 1), (3, 0)], "the worst one would try another one");
-        all[3] = Suspect { busy: true, ..all[3].clone() };
-        assert_eq!(found(&all), [(3, 0)], "a trial is under way");
+        assert_eq!(who(&all, Role::Tries), [(1, 0), (3, 0)]);
+        assert_eq!(who(&all, Role::Joins), [(1, 1), (2, 0), (2, 1)], "however little is lost");
+        assert_eq!(who(&all, Role::Waits), [(2, 2)], "no session conflicts there");
+        all[2].uses = Some(Protocol::TwoPhase);
+        assert_eq!(who(&all, Role::Joins), [(1, 1), (2, 1)], "it has another protocol");
+        all[0].leads = false;
+        assert_eq!(who(&all, Role::Joins), [], "the worst one tries another one, or later");
+        assert_eq!(who(&all, Role::Tries), [(1, 0), (3, 0)]);
+        all[4].busy = true;
+        assert_eq!(who(&all, Role::Tries), [(3, 0)], "a trial is under way");
+        assert_eq!(who(&all, Role::Waits).len(), 5);
     }
 
     #[test]
@@ -141,12 +174,9 @@ mod tests {
             suspect(2, 1, 0.0, &[11]),
             suspect(3, 0, 0.1, &[]),
         ];
-        let found = |all: &[Suspect]| {
-            let mut v: Vec<_> = worst(all).into_iter().collect();
-            v.sort();
-            v
-        };
+        let found = |all: &[Suspect]| who(all, Role::Tries);
         assert_eq!(found(&all), [(1, 0), (1, 1), (3, 0)], "the table's other one is as bad, and never with it");
+        assert_eq!(who(&all, Role::Waits), [(2, 0), (2, 1)]);
         all[1].partners = vec![11, 10];
         assert_eq!(found(&all), [(1, 0), (3, 0)], "it is used with it");
         all[1] = suspect(1, 1, 0.1, &[]);
@@ -155,5 +185,10 @@ mod tests {
         assert_eq!(found(&all), [(3, 0)], "something that is used with it is tried");
         all[4].fault = 0.0;
         assert_eq!(found(&all), []);
+        assert_eq!(roles(&all).get(&(3, 0)), None, "nothing is lost there");
+        for s in &mut all {
+            s.fault = 0.0;
+        }
+        assert!(roles(&all).is_empty());
     }
 }

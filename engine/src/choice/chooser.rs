@@ -1,19 +1,19 @@
 //! The coordinator's part: decisions about the partitions of all tables.
 
-use super::blame::{worst, Suspect, PARTNER};
+use super::blame::{roles, Suspect, PARTNER};
 use super::decide::{Peer, Rest, State};
 use super::decision::{Decision, Status};
 use super::features::Reading;
 use super::learned::Learned;
 use super::model::Model;
-use super::settings::Settings;
+use super::settings::{Role, Settings};
 use crate::partition::Partition;
 use crate::primitive::processor_ticks;
 use crate::protocol::Protocol;
 use crate::shared::Engine;
 use crate::switch::Why;
 use crate::table::Table;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -186,7 +186,7 @@ impl Chooser {
         let before = self.learned.all().len();
         let newest = self.learned.all().last().copied();
         let ticks = processor_ticks();
-        let to_try = if std::mem::take(&mut self.is_lost) { worst(&self.suspects(tables)) } else { HashSet::new() };
+        let roles = if std::mem::take(&mut self.is_lost) { roles(&self.suspects(tables, s)) } else { HashMap::new() };
         (self.nth, self.partitions, self.counted) = (self.nth + 1, 0, Counted::default());
         for &t in tables {
             let tuning = t.map().tuning();
@@ -196,7 +196,8 @@ impl Chooser {
             let peers = peers(&examined, &s);
             for Examined { no, p, reading, mut state } in examined {
                 let others: Vec<Peer> = peers.iter().filter(|o| o.no != no).copied().collect();
-                let s = Settings { probes: s.probes && to_try.contains(&(t.id, no)), ..s.clone() };
+                let role = roles.get(&(t.id, no)).copied().unwrap_or(Role::Chooses);
+                let s = Settings { role, ..s.clone() };
                 let rest = rest_of(p, adaptive, &s);
                 let d = self.decide(t, (p, &others), &mut state, reading, adaptive, &s);
                 if let (Some(to), Some(from)) = (d.ask, p.protocols().single()) {
@@ -270,9 +271,10 @@ impl Chooser {
     }
 
     /// The partitions that are used, with the findings of the last interval.
-    fn suspects(&self, tables: &[&'static Table]) -> Vec<Suspect> {
+    fn suspects(&self, tables: &[&'static Table], s: &Settings) -> Vec<Suspect> {
         let mut all = Vec::new();
         for t in tables {
+            let s = s.of_table(&t.map().tuning());
             for (no, p) in t.map().partitions().iter().enumerate() {
                 let address = std::ptr::from_ref(p) as usize;
                 let at = (t.id, no as u32);
@@ -284,7 +286,9 @@ impl Chooser {
                     address: address as u64,
                     partners: often.map(|o| o.0).collect(),
                     fault: state.fault(),
-                    joint: state.is_joint(),
+                    leads: state.leads(&s),
+                    uses: state.uses(),
+                    clashes: state.clashes(),
                     busy: state.is_being_verified() || p.switch.view().is_open(),
                 });
             }

@@ -9,7 +9,7 @@ use super::decision::{Decision, Status};
 use super::features::{Cost, Load, Reading, FEATURES};
 use super::learned::{Learned, Lesson};
 use super::model::Model;
-use super::settings::Settings;
+use super::settings::{Role, Settings};
 use crate::protocol::{Protocol, ProtocolSet};
 use std::collections::VecDeque;
 
@@ -121,6 +121,10 @@ const OWN: (f64, f64, u32) = (0.05, 0.1, 1);
 const IDLE: f64 = 0.9;
 /// Up to this number of a partition's records in a transaction, there are no chains of waits there.
 const FEW: f64 = 1.5;
+/// Sessions conflict in a partition if they do at this share of their accesses. Where the feature
+/// is:
+const CLASHES: f64 = 0.1;
+const CONFLICT_RATE: usize = 4;
 /// After this many intervals with few transactions the load has gone. A partition is then not the
 /// worst one.
 const QUIET: u32 = 5;
@@ -190,9 +194,18 @@ impl State {
             self.fault
         }
     }
-    /// May the probe be made together with others; see [`super::blame`]?
-    pub fn is_joint(&self) -> bool {
-        self.jointly
+    /// Will it try, in the next interval in which much is lost, a protocol that others join; see
+    /// [`super::blame`]?
+    pub fn leads(&self, s: &Settings) -> bool {
+        self.jointly && self.lossy + 1 >= s.confirm + OWN.2
+    }
+    /// The protocol in use.
+    pub fn uses(&self) -> Option<Protocol> {
+        self.protocol.map(|p| Protocol::ALL[p])
+    }
+    /// Did sessions conflict in its rows in the last interval?
+    pub fn clashes(&self) -> bool {
+        self.history.back().is_some_and(|(f, ..)| f[CONFLICT_RATE] >= CLASHES)
     }
     /// Is a switch being verified that others must not disturb? Not if the load has gone.
     pub fn is_being_verified(&self) -> bool {
@@ -512,6 +525,10 @@ impl State {
     /// Requests another protocol if it is better for long enough.
     fn decide(&mut self, now: usize, at_us: u64, (model, s): (&Model, &Settings), d: &mut Decision) {
         let banned = !d.allowed.has(Protocol::ALL[now]);
+        if s.role == Role::Joins && !banned && self.join(now, at_us, (model, s), d) {
+            return;
+        }
+        let waits = matches!(s.role, Role::Joins | Role::Waits) && !banned;
         // A partition whose similar partitions have the better protocol follows them: transactions
         // over several partitions gain by one protocol.
         if d.alone {
@@ -524,7 +541,7 @@ impl State {
             d.status = Status::Confirms;
             let confirm = if banned { s.confirm } else { self.confirm(d.best, &d.load.features, at_us, s) };
             d.intervals = (n, confirm);
-            if n >= confirm {
+            if n >= confirm && !waits {
                 d.status = Status::Switches;
                 d.ask = Some(Protocol::ALL[d.best]);
             }
@@ -566,21 +583,43 @@ impl State {
         let sleepy = l.busy < IDLE && (l.own_slept > OWN.1 || l.slept > LOSSY.1 && own(l.own_slept, l.slept));
         self.lossy = if lossy || sleepy { self.lossy + 1 } else { 0 };
         d.lossy = (self.lossy, s.confirm + OWN.2);
-        if self.lossy < s.confirm {
+        if self.lossy == 0 {
             return;
         }
-        let can = |p: Protocol| {
-            let i = p.index();
-            i != now && d.allowed.has(p) && d.learned.weight[i] < TOLD && self.not_before(p, at_us, s, d) == 0
-        };
+        let can = |p: Protocol| self.may_try(p, now, at_us, s, d);
         let Some(to) = instead(Protocol::ALL[now], lossy, (model, d), can) else { return };
         self.fault = (d.load.own_lost + d.load.own_slept) * d.load.features[5];
         self.jointly = model.is_like(to, Protocol::ALL[now]);
-        if s.probes && self.lossy >= s.confirm + OWN.2 {
-            self.probed_at[usize::from(d.borrowed.has(to))] = at_us;
-            d.status = Status::Probes;
-            d.ask = Some(to);
+        if s.role == Role::Tries && self.lossy >= s.confirm + OWN.2 {
+            self.try_out(to, at_us, d);
         }
+    }
+
+    fn try_out(&mut self, to: Protocol, at_us: u64, d: &mut Decision) {
+        self.probed_at[usize::from(d.borrowed.has(to))] = at_us;
+        d.status = Status::Probes;
+        d.ask = Some(to);
+    }
+
+    /// Another partition tries a protocol that is like the one in use here, too.
+    fn join(&mut self, now: usize, at_us: u64, (model, s): (&Model, &Settings), d: &mut Decision) -> bool {
+        let can = |p: Protocol| self.may_try(p, now, at_us, s, d) && model.is_like(p, Protocol::ALL[now]);
+        let Some(to) = cheapest(&d.scores, can).map(|i| Protocol::ALL[i]) else { return false };
+        self.try_out(to, at_us, d);
+        true
+    }
+
+    /// May a protocol be tried? Not if lessons judge it, nor soon after another trial. Nor if the
+    /// partition has left it of late for the one in use, under a load of this shape: that one has
+    /// been found better, whatever a noisy interval makes of the lessons.
+    fn may_try(&self, p: Protocol, now: usize, at_us: u64, s: &Settings, d: &Decision) -> bool {
+        let i = p.index();
+        let lately = |t: u64| at_us.saturating_sub(t) < s.forget_us / PROBE_EVERY;
+        let was_left = |w: &([f64; FEATURES], usize, usize, u64)| {
+            (w.1, w.2) == (i, now) && lately(w.3) && shape_distance(&w.0, &d.load.features) < LIKE
+        };
+        let open = i != now && d.allowed.has(p) && d.learned.weight[i] < TOLD;
+        open && self.not_before(p, at_us, s, d) == 0 && !self.switches.iter().any(was_left)
     }
 }
 

@@ -28,4 +28,4 @@ pub use features::{distance, place, Cost, Load, Reading, FEATURES, NAMES};
 pub use learned::{Blackboard, Correction, Learned, Lesson, LESSONS, WORDS as LESSON_WORDS};
 pub use model::{Model, BUILT_IN};
 pub use publish::{Published, Shown};
-pub use settings::Settings;
+pub use settings::{Role, Settings};

@@ -3,6 +3,22 @@
 use crate::partition::Tuning;
 use crate::protocol::ProtocolSet;
 
+/// What a partition may do in this interval beside those that it is used together with
+/// (`blame.rs`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// It may choose a better protocol, and try another one where work is lost.
+    #[default]
+    Tries,
+    /// It may choose.
+    Chooses,
+    /// It tries the protocol that differs from the one in use only where attempts have failed,
+    /// because another partition tries it now.
+    Joins,
+    /// It leaves its protocol only where a rule, or a trial of its own, says so.
+    Waits,
+}
+
 /// The settings for decisions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -27,9 +43,8 @@ pub struct Settings {
     pub max_idle: f64,
     /// The time in which a lesson loses half of its weight, in microseconds.
     pub forget_us: u64,
-    /// May a protocol be tried that the model does not prefer? Not while another partition of the
-    /// table tries one.
-    pub probes: bool,
+    /// What the partition may do.
+    pub role: Role,
 }
 
 impl Default for Settings {
@@ -44,7 +59,7 @@ impl Default for Settings {
             max_weak_writers: 0.05,
             max_idle: 0.05,
             forget_us: 600_000_000,
-            probes: true,
+            role: Role::Tries,
         }
     }
 }
@@ -69,7 +84,7 @@ impl Settings {
             max_weak_writers: t.partition_lock_max_share.unwrap_or(self.max_weak_writers),
             max_idle: t.partition_lock_max_share.unwrap_or(self.max_idle),
             forget_us: t.forget_us.unwrap_or(self.forget_us),
-            probes: self.probes,
+            role: self.role,
         }
     }
 }

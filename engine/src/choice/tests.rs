@@ -1,12 +1,12 @@
 //! Decisions in a simulated world: loads whose true costs are known, with noise.
 
-use super::blame::{worst, Suspect};
+use super::blame::{roles, Suspect};
 use super::decide::State;
 use super::decision::{Decision, Status};
 use super::features::Reading;
 use super::learned::Learned;
 use super::model::Model;
-use super::settings::Settings;
+use super::settings::{Role, Settings};
 use crate::partition::Sample;
 use crate::protocol::{Protocol, ProtocolSet};
 use proptest::prelude::*;
@@ -605,7 +605,9 @@ fn suspect(no: u32) -> Suspect {
         address: no as u64 + 1,
         partners: vec![1 + (no as u64 + 1) % 2],
         fault: 0.0,
-        joint: false,
+        leads: false,
+        uses: None,
+        clashes: false,
         busy: false,
     }
 }
@@ -633,11 +635,12 @@ impl Table {
     fn judge(&mut self) -> Vec<Decision> {
         let peer = |(no, w): (usize, &World)| w.state.peer(no as u32, w.protocol, &w.reading, &w.settings);
         let peers: Vec<_> = self.worlds.iter().enumerate().filter_map(peer).collect();
-        let to_try = worst(&self.suspects);
+        let roles = roles(&self.suspects);
         let mut all = Vec::new();
         for (no, w) in self.worlds.iter_mut().enumerate() {
             let others: Vec<_> = peers.iter().filter(|p| p.no != no as u32).copied().collect();
-            let s = Settings { probes: to_try.contains(&(1, no as u32)), ..w.settings.clone() };
+            let role = roles.get(&(1, no as u32)).copied().unwrap_or(Role::Chooses);
+            let s = Settings { role, ..w.settings.clone() };
             let d = w.state.observe(1, (w.protocol, &others), w.reading, (&w.model, &mut self.learned, &s));
             w.follow(&d);
             all.push(d);
@@ -645,7 +648,9 @@ impl Table {
         for (no, (s, w)) in self.suspects.iter_mut().zip(&self.worlds).enumerate() {
             *s = Suspect {
                 fault: w.state.fault(),
-                joint: w.state.is_joint(),
+                leads: w.state.leads(&w.settings),
+                uses: w.state.uses(),
+                clashes: w.state.clashes(),
                 busy: w.state.is_being_verified(),
                 ..suspect(no as u32)
             };

@@ -936,7 +936,7 @@ fn faults_of_columns_are_found() {
         (Fault::ChangesForgotten, Protocol::TwoPhase, LOOK_UPS),
     ] {
         let history = |i| run(&[ProtocolSet::of(p)], Policy::Wait, 9400 + i, false, (mix, Some(fault)));
-        let v = find_anomaly_in(40, history).unwrap_or_else(|| panic!("{fault:?} was not found under {p:?}"));
+        let v = find_anomaly_in(400, history).unwrap_or_else(|| panic!("{fault:?} was not found under {p:?}"));
         assert!(!v.has(checker::AnomalyKind::Malformed), "the record of the history is at fault: {v}");
     }
 }

@@ -8,6 +8,7 @@ use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::faults::Fault;
 use mixedcc_engine::lock::Mode;
 use mixedcc_engine::platform::StopEvent;
+use mixedcc_engine::range::Columns;
 use mixedcc_engine::txn::How;
 use mixedcc_engine::{Error, Policy, Protocol, ProtocolSet};
 use std::time::{Duration, Instant};
@@ -115,6 +116,54 @@ fn a_retry_locks_what_has_failed_and_what_it_has_written_until_it_commits() {
     a.update(OTHER, false).expect("nobody is in the way");
     a.commit().expect("nobody is in the way");
     assert_eq!(mode_of_read(&mut a, KEY), None, "it has committed");
+}
+
+const A: Columns = Columns::of(1);
+const B: Columns = Columns::of(2);
+
+/// The mode in which a look at these columns locks the row, while nobody is in its way.
+fn mode_of_look(c: &mut Client, looked: Columns) -> Option<Mode> {
+    c.begin(Mood::Serializable);
+    c.t.read_columns(&c.p, c.w.records(KEY)[0], looked).expect("nobody is in the way");
+    let mode = mode(c, KEY);
+    c.abort();
+    mode
+}
+
+/// A transaction of its own changes these columns of the hot row.
+fn changes(c: &mut Client, columns: Columns) {
+    c.changes = columns;
+    updates(c, KEY);
+    c.changes = Columns::ALL;
+}
+
+#[test]
+fn looks_at_columns_that_do_not_change_leave_a_hot_row_alone() {
+    let w = world(Policy::Wait);
+    let recorder = Recorder::new();
+    let [mut a, mut b] = [0, 1].map(|slot| Client::new(&w, slot, recorder.session(), 5));
+    heats(&mut a, &mut b, false);
+    w.table.changing.forget();
+    assert_eq!(mode_of_look(&mut a, A), Some(Mode::Share), "nothing is known of its columns");
+    w.table.changing.guess_none();
+    assert_eq!(mode_of_look(&mut a, A), None);
+    assert_eq!(mode_of_read(&mut a, KEY), Some(Mode::Share), "a look at the whole row");
+    changes(&mut b, A);
+    assert_eq!([A, B].map(|looked| mode_of_look(&mut a, looked)), [Some(Mode::Share), None], "one changes now");
+    // A wrong guess costs a failure. The retry locks the row, whatever is guessed.
+    w.table.changing.guess_none();
+    a.begin(Mood::Serializable);
+    a.t.read_columns(&a.p, w.records(KEY)[0], A).expect("nobody is in the way");
+    a.update(OTHER, false).expect("nobody is in the way");
+    changes(&mut b, A);
+    let got = a.commit();
+    assert!(matches!(got, Err(Error::Abort { reason: AbortReason::ReadChanged, .. })), "{got:?}");
+    a.abort();
+    w.table.changing.guess_none();
+    assert_eq!([mode_of_look(&mut a, A), mode_of_look(&mut b, A)], [Some(Mode::Share), None], "the slot's retry");
+    commits(&mut a);
+    w.table.changing.guess_none();
+    assert_eq!(mode_of_look(&mut a, A), None, "it has committed");
 }
 
 fn until(what: &str, done: impl Fn() -> bool) {

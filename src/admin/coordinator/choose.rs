@@ -3,7 +3,7 @@
 use crate::admin::options;
 use crate::pg::guc;
 use crate::state::rel;
-use mixedcc_engine::choice::{Asked, Chooser, Model, Settings, NAMES};
+use mixedcc_engine::choice::{Asked, Chooser, Model, Role, Settings, NAMES};
 use mixedcc_engine::{Engine, Protocol, ProtocolSet, Table};
 use pgrx::prelude::*;
 use std::time::SystemTime;
@@ -68,7 +68,7 @@ pub fn settings() -> Settings {
         max_weak_writers: share,
         max_idle: share,
         forget_us: guc::ADAPTIVE_FORGET_S.get() as u64 * 1_000_000,
-        probes: true,
+        role: Role::Tries,
     }
 }
 
