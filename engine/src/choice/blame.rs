@@ -31,6 +31,8 @@ pub struct Suspect {
     pub partners: Vec<u64>,
     /// The time lost because of it, in sessions. 0: it is not to be tried.
     pub fault: f64,
+    /// Is something lost because of it, or is a protocol being tried for that reason?
+    pub seeks: bool,
     /// Will it try, in the next interval, a protocol that others join?
     pub leads: bool,
     /// The protocol in use.
@@ -79,7 +81,7 @@ impl Groups {
 /// What partitions may do; see the module. One that is not named has nothing to do with what is
 /// lost.
 pub fn roles(all: &[Suspect]) -> HashMap<(u64, u32), Role> {
-    if all.iter().all(|s| s.fault <= 0.0) {
+    if !all.iter().any(|s| s.seeks) {
         return HashMap::new();
     }
     let groups = Groups::of(all);
@@ -92,9 +94,9 @@ pub fn roles(all: &[Suspect]) -> HashMap<(u64, u32), Role> {
             *of_group = Some(s);
         }
     }
-    let mut loses = HashMap::new();
+    let mut seeks = HashMap::new();
     for (i, s) in all.iter().enumerate() {
-        *loses.entry(groups.root(i)).or_insert(false) |= s.fault > 0.0;
+        *seeks.entry(groups.root(i)).or_insert(false) |= s.seeks;
     }
     let table: HashMap<u64, u64> = all.iter().map(|s| (s.address, s.at.0)).collect();
     let alone = |s: &Suspect| s.partners.iter().all(|p| table.get(p) != Some(&s.at.0));
@@ -109,7 +111,7 @@ pub fn roles(all: &[Suspect]) -> HashMap<(u64, u32), Role> {
             Some(w) if joins(w, s) => Role::Joins,
             _ => Role::Waits,
         };
-        loses[&root].then_some((s.at, role))
+        seeks[&root].then_some((s.at, role))
     };
     all.iter().enumerate().filter_map(role).collect()
 }
@@ -124,6 +126,7 @@ mod tests {
             address: 10 * table + no as u64,
             partners: partners.to_vec(),
             fault,
+            seeks: fault > 0.0,
             leads: false,
             uses: Some(Protocol::Occ),
             clashes: false,
@@ -183,12 +186,14 @@ mod tests {
         assert_eq!(found(&all), [(1, 0), (3, 0)], "it is not as bad");
         all[3].busy = true;
         assert_eq!(found(&all), [(3, 0)], "something that is used with it is tried");
-        all[4].fault = 0.0;
+        (all[4].fault, all[4].seeks) = (0.0, false);
         assert_eq!(found(&all), []);
         assert_eq!(roles(&all).get(&(3, 0)), None, "nothing is lost there");
         for s in &mut all {
-            s.fault = 0.0;
+            (s.fault, s.seeks) = (0.0, false);
         }
         assert!(roles(&all).is_empty());
+        all[3].seeks = true;
+        assert_eq!(who(&all, Role::Waits), [(1, 0), (1, 1), (2, 0), (2, 1)], "one is tried because work was lost");
     }
 }

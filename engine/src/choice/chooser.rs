@@ -211,7 +211,7 @@ impl Chooser {
                     }
                 }
                 p.decided.write(now, &d);
-                self.is_lost |= state.fault() > 0.0;
+                self.is_lost |= state.seeks();
                 if let Some(known) = self.states.get_mut(&(t.id, no)) {
                     known.rest = rest.filter(|_| state.rests(&d));
                     (known.state, known.active) = (state, false);
@@ -257,7 +257,7 @@ impl Chooser {
                 continue;
             }
             if !is_due {
-                self.is_lost |= known.state.fault() > 0.0;
+                self.is_lost |= known.state.seeks();
             } else {
                 examined.push(Examined { no, p, reading: reading(p), state: std::mem::take(&mut known.state) });
             }
@@ -286,6 +286,7 @@ impl Chooser {
                     address: address as u64,
                     partners: often.map(|o| o.0).collect(),
                     fault: state.fault(),
+                    seeks: state.seeks(),
                     leads: state.leads(&s),
                     uses: state.uses(),
                     clashes: state.clashes(),

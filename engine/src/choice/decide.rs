@@ -33,6 +33,8 @@ struct Trial {
     /// The intervals since the switch, however few samples they had.
     intervals: u32,
     stalled: u32,
+    /// Was it made because work was lost?
+    probes: bool,
 }
 
 impl Trial {
@@ -210,6 +212,10 @@ impl State {
     /// Is a switch being verified that others must not disturb? Not if the load has gone.
     pub fn is_being_verified(&self) -> bool {
         self.is_tried() && !self.is_quiet()
+    }
+    /// Is a protocol being tried because work was lost, or is work lost so that one is to be tried?
+    pub fn seeks(&self) -> bool {
+        self.fault() > 0.0 || self.is_being_verified() && self.trial.as_ref().is_some_and(|t| t.probes)
     }
     fn is_quiet(&self) -> bool {
         self.quiet > QUIET
@@ -424,6 +430,7 @@ impl State {
             more: Vec::new(),
             intervals: 0,
             stalled: 0,
+            probes: d.status == Status::Probes,
         });
     }
 

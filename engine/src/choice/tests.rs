@@ -550,6 +550,49 @@ fn what_loses_together_tries_it_together() {
     assert!(asked.iter().all(|a| a[0].0 == asked[0][0].0), "in one interval: {asked:?}");
 }
 
+/// Two partitions that are used together: the first one loses work under `occ`, and for the second
+/// one the model calls `2pl` better. When each asked for its first protocol, and which one that was.
+fn one_loses_beside(other: Truth) -> [(u64, Protocol); 2] {
+    let s = |below, above| split("records", 1.0, below, above);
+    let m = model_with_mocc(&s(0.9, 0.9), &s(0.3, -0.3), &s(-0.3, 0.1));
+    let lossy = Truth { lost: 0.5, cost_us: [300.0, 200.0, 150.0], heated_us: 110.0, ..HOT };
+    let mut t = Table::new(2, &m, 0.05);
+    t.worlds[0].noise = 0.001;
+    for _ in 0..30 {
+        t.interval(|w| if w.noise == 0.001 { losing(w, lossy, 0.02) } else { other });
+    }
+    [0, 1].map(|i| t.worlds[i].asked.first().map(|a| (a.0, a.1)).expect("it asked"))
+}
+
+#[test]
+fn choices_wait_while_another_partition_is_tried() {
+    let [tried, chosen] = one_loses_beside(Truth { records: 0.5, ..CALM });
+    assert!(tried.1 == Protocol::Mocc && tried.0 <= 5, "at once: {tried:?}");
+    assert!(chosen.1 == Protocol::TwoPhase && chosen.0 >= tried.0 + 3, "{chosen:?} after {tried:?}");
+}
+
+#[test]
+fn who_conflicts_joins_before_anything_is_lost_there() {
+    let [tried, joined] = one_loses_beside(Truth { conflicts: 0.5, ..CALM });
+    assert_eq!((tried, tried.1), (joined, Protocol::Mocc));
+    let [tried, chosen] = one_loses_beside(Truth { records: 0.5, conflicts: 0.5, ..CALM });
+    assert_eq!((tried, tried.1), (chosen, Protocol::Mocc), "although the model would choose another one");
+}
+
+#[test]
+fn what_was_left_of_late_is_not_tried_again() {
+    // Loads differ enough under the two that the lesson does not count.
+    let lossy = Truth { lost: 0.5, cost_us: [300.0, 200.0, 250.0], heated_us: 110.0, conflicts: 0.9, ..HOT };
+    let mut w = World::new(for_occ(), 0.02);
+    for _ in 0..25 {
+        let conflicts = if w.protocol == Protocol::Occ { 0.9 } else { 0.02 };
+        let t = losing(&w, Truth { conflicts, ..lossy }, 0.3);
+        w.interval(&t);
+    }
+    let asked: Vec<_> = w.asked.iter().map(|a| a.1).collect();
+    assert!(asked[0] == Protocol::Mocc && !asked.contains(&Protocol::Occ), "{:?}", w.asked);
+}
+
 #[test]
 fn who_is_to_blame_is_tried_and_nobody_else() {
     // The model has never seen such a load, and forbids both others.
@@ -605,6 +648,7 @@ fn suspect(no: u32) -> Suspect {
         address: no as u64 + 1,
         partners: vec![1 + (no as u64 + 1) % 2],
         fault: 0.0,
+        seeks: false,
         leads: false,
         uses: None,
         clashes: false,
@@ -648,6 +692,7 @@ impl Table {
         for (no, (s, w)) in self.suspects.iter_mut().zip(&self.worlds).enumerate() {
             *s = Suspect {
                 fault: w.state.fault(),
+                seeks: w.state.seeks(),
                 leads: w.state.leads(&w.settings),
                 uses: w.state.uses(),
                 clashes: w.state.clashes(),

@@ -121,7 +121,7 @@ fn a_retry_locks_what_has_failed_and_what_it_has_written_until_it_commits() {
 const A: Columns = Columns::of(1);
 const B: Columns = Columns::of(2);
 
-/// The mode in which a look at these columns locks the row, while nobody is in its way.
+/// The mode in which a look at these columns locks the row, while no other one is in its way.
 fn mode_of_look(c: &mut Client, looked: Columns) -> Option<Mode> {
     c.begin(Mood::Serializable);
     c.t.read_columns(&c.p, c.w.records(KEY)[0], looked).expect("nobody is in the way");
