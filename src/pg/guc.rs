@@ -269,9 +269,9 @@ pub static STANDBY_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(50);
 pub static IMAGE_RATE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
 /// How long a client's snapshot may keep old versions, in milliseconds; 0: as long as it lives.
 pub static OLD_SNAPSHOT_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(0);
-/// Length of the periods in which tables learn which columns change, in milliseconds; 0: they do
-/// not.
-pub static COLUMN_PERIOD_MS: GucSetting<i32> = GucSetting::<i32>::new(0);
+/// Greatest length of the periods in which tables learn which columns change, in milliseconds; 0:
+/// they do not.
+pub static COLUMN_PERIOD_MS: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 /// May additions by key wait until their transaction looks at the row, or ends?
 pub static DEFER_ADDITIONS: GucSetting<bool> = GucSetting::<bool>::new(false);
 /// Are stop events on?
@@ -689,7 +689,7 @@ pub fn init() {
     );
     GucRegistry::define_int_guc(
         c"mixedcc.column_period",
-        c"Length of the periods in which tables learn which columns updates change.",
+        c"Greatest length of the periods in which tables learn which columns updates change.",
         c"Where reads lock rows, one by key of columns that have not changed lately locks the key of its row alone. 0: none does.",
         &COLUMN_PERIOD_MS,
         0,

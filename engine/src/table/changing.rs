@@ -1,8 +1,13 @@
 //! Which columns of a table the updates in place change.
 //!
-//! Two periods are kept, the one that runs and the one before it. The coordinator ends a period
-//! from time to time. A table about which little is known counts as one in which every column
-//! changes: a whole period must be over, and updates must have named columns in it.
+//! Two periods are kept, the one that runs and the one before it. A table about which little is
+//! known counts as one in which every column changes: a whole period must be over, and updates must
+//! have named columns in it.
+//!
+//! The coordinator's clock ticks. A first period lasts a tick, so that a table soon knows. A whole
+//! period that knows of updates is followed by one that lasts twice as long, up to a limit; any
+//! other, by one that lasts half as long. So what changes now and then is not forgotten again and
+//! again, which would fail readers each time. And a table that was idle soon knows, too.
 //!
 //! It is a guess, which no proof relies on: a look that trusts it is validated (INV-LOOKED).
 
@@ -25,6 +30,8 @@ pub struct Changing {
     /// Bits of columns that no update in place changes, as the platform says: those of indexes. A
     /// look has the key's columns, too, and they tell nothing of it.
     fixed: AtomicU64,
+    /// `[ticks of this period that are over: 32][ticks that it lasts, less one: 32]`.
+    ticks: AtomicU64,
 }
 
 impl Changing {
@@ -76,9 +83,28 @@ impl Changing {
         looked == Columns::ALL || !is_known || (now | before) & self.bits_of(looked) != 0
     }
 
+    /// The clock ticks: the period may end. A period lasts `most` ticks at most.
+    pub fn tick(&self, most: u32) {
+        let most = most.max(1);
+        let before = self.ticks.load(Ordering::Relaxed);
+        let (over, lasts) = ((before >> 32) as u32 + 1, (before as u32 + 1).min(most));
+        let now = if over < lasts {
+            u64::from(over) << 32 | u64::from(lasts - 1)
+        } else {
+            let knows = self.word.load(Ordering::Relaxed) as u32 & (NAMED | WHOLE) == NAMED | WHOLE;
+            self.end_period();
+            let next = if knows { lasts.saturating_mul(2).min(most) } else { (lasts / 2).max(1) };
+            u64::from(next - 1)
+        };
+        // Most tables are idle, and their lines are left alone.
+        if now != before {
+            self.ticks.store(now, Ordering::Relaxed);
+        }
+    }
+
     /// A period ends, and another one begins.
     pub fn end_period(&self) {
-        let next = |word: u64| Some(word << 32 | u64::from(WHOLE));
+        let next = |word: u64| Some(word << 32 | u64::from(WHOLE)).filter(|next| *next != word);
         _ = self.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
@@ -86,8 +112,10 @@ impl Changing {
     pub fn forget(&self) {
         // The coordinator calls this for all tables once a second: it leaves those alone that know
         // nothing.
-        if self.word.load(Ordering::Relaxed) != 0 {
-            self.word.store(0, Ordering::Relaxed);
+        for word in [&self.word, &self.ticks] {
+            if word.load(Ordering::Relaxed) != 0 {
+                word.store(0, Ordering::Relaxed);
+            }
         }
     }
 
@@ -106,7 +134,7 @@ mod tests {
     const B: Columns = Columns::of(2);
 
     fn new() -> Changing {
-        Changing { word: AtomicU64::new(0), fixed: AtomicU64::new(0) }
+        Changing { word: AtomicU64::new(0), fixed: AtomicU64::new(0), ticks: AtomicU64::new(0) }
     }
 
     #[test]
@@ -166,5 +194,57 @@ mod tests {
         assert!(c.meets(Columns::NONE) && !c.meets(A));
         c.note(Columns::ALL);
         assert!(c.meets(A));
+    }
+
+    /// The lengths in ticks of the next periods, of a table in which updates name a column in each
+    /// tick, or in none.
+    fn lengths(c: &Changing, n: usize, most: u32, named: bool) -> Vec<u32> {
+        let length = |_| {
+            // A mark that only the end of a period takes away.
+            c.add(1);
+            let mut ticks = 0;
+            while c.word.load(Ordering::Relaxed) as u32 & 1 != 0 {
+                if named {
+                    c.note(Columns::of(3));
+                }
+                c.tick(most);
+                ticks += 1;
+            }
+            ticks
+        };
+        (0..n).map(length).collect()
+    }
+
+    #[test]
+    fn periods_get_longer_while_updates_name_columns() {
+        let c = new();
+        assert_eq!(lengths(&c, 3, 60, false), [1, 1, 1], "nothing is known");
+        c.forget();
+        // The first one was no whole period.
+        assert_eq!(lengths(&c, 2, 60, true), [1, 1]);
+        assert!(!c.meets(A), "two ticks are enough");
+        assert_eq!(lengths(&c, 7, 60, true), [2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(lengths(&c, 3, 5, true), [5, 5, 5], "a shorter limit counts at once");
+        assert_eq!(lengths(&c, 5, 60, true), [5, 10, 20, 40, 60]);
+        assert_eq!(lengths(&c, 8, 60, false), [60, 30, 15, 7, 3, 1, 1, 1], "an idle table");
+        assert!(c.meets(A));
+        assert_eq!(lengths(&c, 4, 60, true), [1, 2, 4, 8]);
+        assert_eq!(lengths(&c, 2, 1, true), [1, 1]);
+        c.forget();
+        assert_eq!(lengths(&c, 4, 3, true), [1, 1, 2, 3]);
+    }
+
+    #[test]
+    fn what_has_changed_is_kept_as_long_as_periods_last() {
+        let c = new();
+        lengths(&c, 4, 8, true);
+        c.note(A);
+        let mut ticks = 0;
+        while c.meets(A) {
+            c.note(Columns::of(3));
+            c.tick(8);
+            ticks += 1;
+        }
+        assert_eq!(ticks, 8 + 8, "to the end of the period after this one");
     }
 }

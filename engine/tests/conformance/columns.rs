@@ -622,6 +622,42 @@ impl Session<'_> {
         Ok(self.scan(i, (key, key), looked, write)?.pop())
     }
 
+    /// Look-ups of a row, some in a savepoint that may be undone, or before a lock or a write.
+    fn looks(&mut self, rng: &mut Rng, key: i64, column: u32) -> Result<(), Error> {
+        let looked: &[u32] = [&[0][..], &[1], &[0, 1], &[]][rng.below(4) as usize];
+        let from = rng.percent(20).then(|| self.savepoint());
+        self.look_up(key, looked, false)?;
+        if rng.percent(20) {
+            self.look_up(key, &[1 - column], false)?;
+        }
+        if rng.percent(10) {
+            let modes = [Mode::KeyShare, Mode::Share, Mode::NoKeyUpdate, Mode::Update];
+            self.lock(key, modes[rng.below(4) as usize])?;
+        }
+        if from.is_some() && rng.percent(30) {
+            self.update(key, column)?;
+        }
+        if let Some(from) = from {
+            self.end_savepoint(from, rng.percent(30));
+        }
+        Ok(())
+    }
+
+    /// SELECT FOR ... of a row, which is looked at as a whole.
+    fn lock(&mut self, key: i64, mode: Mode) -> Result<(), Error> {
+        let found = self.look_up(key, &[], false)?;
+        let Some(f) = found.filter(|f| f.version.is_some()) else { return Ok(()) };
+        self.t.lock_row(&self.p, f.r, mode, How::Policy(f.r.partition().policy()))?;
+        let v = match mode {
+            Mode::KeyShare => self.t.read_locked_key(&self.p, f.r, false)?,
+            _ => self.t.read(&self.p, f.r, false)?,
+        };
+        for (c, origin) in (0..).zip(v.map(|v| origins(Row::read(v))).into_iter().flatten()) {
+            self.log().read(Key::new(c, key), seen(origin));
+        }
+        Ok(())
+    }
+
     fn savepoint(&mut self) -> checker::Savepoint {
         self.p.threads.tag.set(self.w.tag());
         self.t.set_depth(2);
@@ -742,11 +778,7 @@ impl Session<'_> {
             } else if level == Level::Snapshot {
                 self.update_newest(key, column)?;
             } else if dice < 50 && rng.percent(self.mix.look_ups) {
-                let looked: &[u32] = [&[0][..], &[1], &[0, 1]][rng.below(3) as usize];
-                self.look_up(key, looked, false)?;
-                if rng.percent(20) {
-                    self.look_up(key, &[1 - column], false)?;
-                }
+                self.looks(rng, key, column)?;
             } else if dice < 50 {
                 let looked: &[u32] = [&[0][..], &[1], &[0, 1]][rng.below(3) as usize];
                 let wide = if rng.percent(20) { WIDTH } else { rng.below(6) as i64 };

@@ -90,8 +90,8 @@ def knows():
 
 
 def learn(boss):
-    """Short periods, until looks at tax let payments in; then a long one, in which nothing is
-    forgotten."""
+    """Short periods, until looks at tax let payments in; then longer ones, in which nothing is
+    forgotten for a second at least."""
     def known():
         set_period(boss, f"{int(PERIOD * 1000)}ms")
         must_come(knows)
@@ -145,6 +145,29 @@ def test_looks():
         set_period(boss, "0")
         must_come(lambda: beside(LOOK, SUM) == (WAITS, "ok"))
         ok("a period of 0: looks lock their rows")
+    boss.close()
+
+
+def test_default():
+    """Without a setting a new table knows after some seconds, and forgets later and later."""
+    boss = connect(DATABASE)
+    query(boss, "ALTER SYSTEM RESET mixedcc.column_period")
+    reload(boss)
+    equal("the default", value(boss, "SHOW mixedcc.column_period"), "1min")
+    make(boss)
+    before = time.monotonic()
+    with Payments():
+        must_come(knows)
+        check("a new table knows after two periods", time.monotonic() - before < 5)
+        # The next periods last 2 s and 4 s.
+        time.sleep(2)
+        query(boss, "UPDATE w SET tax = tax + 1 WHERE id = 4")
+        changed = time.monotonic()
+        equal("what changes is known at once", beside(LOOK, SUM), (WAITS, "ok"))
+        time.sleep(2.5)
+        equal("and for longer than two first periods", beside(LOOK, SUM), (WAITS, "ok"))
+        must_come(knows)
+        check("but not for ever", 3 < time.monotonic() - changed < 20, time.monotonic() - changed)
     boss.close()
 
 
@@ -214,4 +237,4 @@ def test_history():
 
 if __name__ == "__main__":
     make_database(DATABASE).close()
-    main(test_looks, test_history, lambda: drop_database(DATABASE))
+    main(test_looks, test_default, test_history, lambda: drop_database(DATABASE))

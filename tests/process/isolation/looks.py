@@ -3,18 +3,24 @@
 
 One session looks a row up; another one writes it and commits. If it has changed what the first one
 looked at, the first one's commit must fail. If not, both must succeed. Each look runs in every way
-to a row, under each protocol that validates what it has read. The argument --faults runs it with
-each deliberate fault of a test build, which it must find.
+to a row, under each protocol that validates what it has read. Under `2pl` it runs in tables that
+know of no changes of the columns: there most looks lock the key of the row alone, and so are
+validated. The argument --faults runs it with each deliberate fault of a test build, which it must
+find.
 """
 
+import collections
+import contextlib
 import functools
 import itertools
 import sys
+import threading
+import time
 
 import psycopg2
 
 from lib import protocols
-from lib.common import OURS, RETRY, check, connect, drop_database, equal, main, make_database, must_be_found, options, query, set_protocol, value
+from lib.common import OURS, RETRY, check, connect, drop_database, equal, main, make_database, must_be_found, options, query, reload, set_protocol, value
 from lib.tables import WAYS
 
 DATABASE = "process_looks"
@@ -43,8 +49,15 @@ INSERT INTO secret SELECT i, 1, 0, 1 FROM generate_series(1, {rows}) i;
 ALTER TABLE secret ENABLE ROW LEVEL SECURITY;
 CREATE POLICY of_owner ON secret USING (owner = 1);
 GRANT ALL ON secret, elsewhere TO process_looks_user;
+ALTER TABLE w ADD COLUMN pad int DEFAULT 0; ALTER TABLE secret ADD COLUMN pad int DEFAULT 0;
+ALTER TABLE elsewhere ADD COLUMN pad int DEFAULT 0;
 ANALYZE w; ANALYZE elsewhere; ANALYZE child; ANALYZE wide; ANALYZE secret;
 """
+# Updates of columns at which nothing looks, in a row that has no case.
+PADS = {"w": "pad", "secret": "pad", "elsewhere": "pad", "wide": "c10"}
+ROWS = 200
+# For mixedcc.column_period, in seconds.
+PERIOD = 0.02
 
 SUM = "UPDATE w SET ytd = ytd + 1 WHERE id = {n}"
 NAME = "UPDATE w SET name = 'x' WHERE id = {n}"
@@ -119,7 +132,7 @@ def make(protocol):
     """Each case has a row of its own."""
     boss, _ = connections()
     query(boss, "DROP SCHEMA public CASCADE; CREATE SCHEMA public; GRANT ALL ON SCHEMA public TO public")
-    query(boss, SETUP.format(options=options(protocol=protocol, partitions=1), wide=WIDE, rows=200))
+    query(boss, SETUP.format(options=options(protocol=protocol, partitions=1), wide=WIDE, rows=ROWS))
 
 
 def end(session, prepares=False):
@@ -174,6 +187,53 @@ def test_looks():
                     wrong.append(f"{name}: {write}: {got}")
         session.close()
         check(f"looks, {protocol}, {way}: a commit fails if, and only if, what was looked at has changed", not wrong, "\n".join(wrong))
+
+
+@contextlib.contextmanager
+def pads():
+    """Tables know that updates change the pads, and forget soon that they have changed more."""
+    boss, _ = connections()
+    query(boss, f"ALTER SYSTEM SET mixedcc.column_period = '{int(PERIOD * 1000)}ms'")
+    reload(boss)
+    stop = threading.Event()
+
+    def pad():
+        with contextlib.closing(connect(DATABASE)) as mine:
+            while not stop.wait(PERIOD / 4):
+                for table, column in PADS.items():
+                    query(mine, f"UPDATE {table} SET {column} = {column} + 1 WHERE id = {ROWS}")
+    thread = threading.Thread(target=pad)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        query(boss, "ALTER SYSTEM RESET mixedcc.column_period")
+        reload(boss)
+
+
+def test_looks_that_lock_keys():
+    """What was looked at does not change before the transaction is over, or fails it. As a rule the
+    lock of a key lets the writer in."""
+    for protocol, way in itertools.product(protocols.having("locks_reads"), WAYS):
+        wrong, ends, n = [], collections.Counter(), 0
+        make(protocol)
+        session = session_of(way)
+        with pads():
+            for name, look, fine, conflicts in CASES:
+                for write, wanted in [(w, ("ok", WAITS)) for w in fine] + [(w, (*RETRY, WAITS)) for w in conflicts]:
+                    n += 1
+                    time.sleep(4 * PERIOD)
+                    got = beside(session, look.replace("{n}", str(n)), write.replace("{n}", str(n)))
+                    ends[got] += 1
+                    if got not in wanted:
+                        wrong.append(f"{name}: {write}: {got}")
+                    # After a failure looks lock rows, until a commit.
+                    query(session, "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT v FROM elsewhere WHERE id = 1; COMMIT")
+        session.close()
+        check(f"looks, {protocol}, {way}: what was looked at stays, or a commit fails", not wrong, "\n".join(wrong))
+        check(f"looks, {protocol}, {way}: writers go on beside looks", ends["ok"] > 20 and ends["40001"] > 20, ends)
 
 
 def test_a_remembered_look_counts_over_a_switch():
@@ -248,4 +308,4 @@ if __name__ == "__main__":
     if "--faults" in sys.argv:
         main(test_faults, finish)
     else:
-        main(test_looks, test_a_remembered_look_counts_over_a_switch, test_a_prepared_transaction_is_validated, test_no_addition_is_lost, finish)
+        main(test_looks, test_looks_that_lock_keys, test_a_remembered_look_counts_over_a_switch, test_a_prepared_transaction_is_validated, test_no_addition_is_lost, finish)
