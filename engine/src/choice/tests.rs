@@ -551,7 +551,7 @@ fn what_loses_together_tries_it_together() {
 }
 
 /// Two partitions that are used together: the first one loses work under `occ`, and for the second
-/// one the model calls `2pl` better. When each asked for its first protocol, and which one that was.
+/// one the model may call `2pl` better. When each asked for its first protocol, and for which.
 fn one_loses_beside(other: Truth) -> [(u64, Protocol); 2] {
     let s = |below, above| split("records", 1.0, below, above);
     let m = model_with_mocc(&s(0.9, 0.9), &s(0.3, -0.3), &s(-0.3, 0.1));
