@@ -233,32 +233,40 @@ impl RetireQueue {
         (at != 0 && Self::len(e, slot) > 0).then_some(at)
     }
 
-    /// Retires versions that others have replaced in these records. `all` only looks at memory that
-    /// is private to the slot's thread.
+    /// Retires versions that others have replaced in these records; returns how many. `all` only
+    /// looks at memory that is private to the slot's thread.
     pub fn push_all(
         e: &Engine,
         slot: SlotId,
         all: impl Iterator<Item = (NonNull<Version>, &'static Record)>,
         now: Csn,
-    ) {
-        Self::push_entries(e, slot, all.map(|(v, record)| (v.cast(), std::ptr::from_ref(record))), now);
+    ) -> usize {
+        Self::push_entries(e, slot, all.map(|(v, record)| (v.cast(), std::ptr::from_ref(record))), now)
     }
 
-    fn push_entries(e: &Engine, slot: SlotId, all: impl Iterator<Item = (NonNull<u8>, *const Record)>, now: Csn) {
+    fn push_entries(
+        e: &Engine,
+        slot: SlotId,
+        all: impl Iterator<Item = (NonNull<u8>, *const Record)>,
+        now: Csn,
+    ) -> usize {
         let q = Self::lock(e, slot);
+        let (mut s, mut n) = (q.last(), 0);
         for (p, of) in all {
             // SAFETY: INV-QUEUE: the latch is held, and `reserve` made room.
             unsafe {
-                if (*q.last()).n as usize == SEGMENT {
-                    q.0.last.store((*q.last()).next, Ordering::Relaxed);
+                if (*s).n as usize == SEGMENT {
+                    s = (*s).next;
                 }
-                let s = q.last();
                 (&mut (*s).items)[(*s).n as usize] = Entry { p: p.as_ptr(), at: now, of };
                 (*s).n += 1;
             }
-            q.set_room(q.room() - 1);
-            q.set_len(q.len() + 1);
+            n += 1;
         }
+        q.0.last.store(s, Ordering::Relaxed);
+        q.set_room(q.room() - n);
+        q.set_len(q.len() + n);
+        n as usize
     }
 
     /// Frees at most `budget` entries that were retired before `min_pin`.

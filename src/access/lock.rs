@@ -142,7 +142,7 @@ unsafe fn lock_one(
     // tuple_lock). Versions are reached under our pin (INV-RETIRE).
     unsafe {
         if let Some(n) = t.last_write(r) {
-            let w = *t.write(n).expect("a number of ours");
+            let w = t.write(n).expect("a number of ours");
             if w.cid >= want.cid {
                 let xid = pg_sys::GetCurrentTransactionId();
                 failure(tmfd, Tid::Record(r.no), xid, w.cid);

@@ -245,7 +245,7 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
     // SAFETY: `active` is the active snapshot, which is not null where it is asked.
     let seen = mvcc.then(|| unsafe { xact::snapshot_seen(active) });
     if let Some(n) = t.last_write(r) {
-        let w = *t.write(n)?;
+        let w = t.write(n)?;
         // SAFETY: `active` is null or the active snapshot, which stays active during this call.
         let just = unsafe { just_written(r, active) } == Some(n);
         return match w.kind {
@@ -305,7 +305,7 @@ pub unsafe fn to_index(t: &mut Txn, r: RecordRef, oldest: Option<Oldest>) -> Opt
     // the write is in the list.
     unsafe {
         if let Some(n) = t.last_write(r) {
-            let w = *t.write(n)?;
+            let w = t.write(n)?;
             if let Some(version) = own_version(t, n) {
                 let has_past = w.base.is_some() || w.previous().is_some();
                 return Some(ToIndex { version: Some(version), alive: true, has_past });

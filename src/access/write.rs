@@ -269,7 +269,7 @@ unsafe fn target(
     // (INV-RETIRE).
     unsafe {
         if let Some(n) = t.last_write(r) {
-            let w = *t.write(n).expect("a number of ours");
+            let w = t.write(n).expect("a number of ours");
             if w.cid >= cid {
                 // The executor asks whether it is ours.
                 let xid = pg_sys::GetCurrentTransactionId();

@@ -148,7 +148,7 @@ impl Client {
     /// Deletes a row. False: it has no row with this key any more.
     fn delete(&mut self, r: RecordRef, n: u64) -> Result<bool, Error> {
         let id = self.id;
-        if let Some(w) = self.t.last_write(r).and_then(|n| self.t.write(n)).copied() {
+        if let Some(w) = self.t.last_write(r).and_then(|n| self.t.write(n)) {
             let tombstone = self.t.new_tombstone(Successor { record: 0 }, None)?;
             assert!(w.base.is_none(), "an own insert");
             self.t.delete(r, None, tombstone, 1, 0);

@@ -54,6 +54,23 @@ pub(super) fn size_of_object(size: usize) -> usize {
     CLASSES[class_of(size)].object_bytes as usize
 }
 
+/// A number that stands for the size of the memory of such objects. 0: more than that is to be
+/// known.
+#[inline]
+pub(super) fn code_of(size: usize) -> u8 {
+    const { assert!(CLASS_COUNT < u8::MAX as usize) };
+    if size > MAX_SLAB_OBJECT {
+        return 0;
+    }
+    class_of(size) as u8 + 1
+}
+
+/// The size that such a number, which is not 0, stands for.
+#[inline]
+pub(super) fn size_of_code(code: u8) -> usize {
+    CLASSES[code as usize - 1].object_bytes as usize
+}
+
 /// The memory that an object of `size` bytes takes: its share of a page, or its pages.
 pub const fn memory_of(size: usize) -> usize {
     if size > MAX_SLAB_OBJECT {

@@ -243,6 +243,18 @@ impl Region {
         super::classes::size_of_object(size)
     }
 
+    /// A number that stands for the size of the memory of an object of `size` bytes; 0: none does.
+    #[inline]
+    pub(crate) fn code_of_object(size: usize) -> u8 {
+        super::classes::code_of(size)
+    }
+
+    /// The size that such a number, which is not 0, stands for.
+    #[inline]
+    pub(crate) fn size_of_code(code: u8) -> usize {
+        super::classes::size_of_code(code)
+    }
+
     /// The size of the object's memory: that of its class, or of its pages.
     ///
     /// # Safety

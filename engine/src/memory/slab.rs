@@ -17,7 +17,7 @@
 use super::classes::CLASSES;
 use super::latch::Latch;
 use super::pages::{PageList, Pages, PAGE_BYTES};
-use crate::primitive::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use crate::primitive::{populate, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::ptr;
 
 /// The number of whole batches that a class keeps unsorted. Slots exchange them without touching
@@ -70,13 +70,15 @@ pub(super) unsafe fn set_next_object(object: usize, next: usize) {
 
 /// Lets the system map a page of the pool before it is written. A process has a fault for each 4 KB
 /// that it writes first. At a read the system maps what lies around, if another process has used it
-/// before. The page may lie across two such places.
+/// before. The page may lie across two such places. What no process has used is mapped by one call.
 fn map_page(address: usize) {
     for at in [address, address + PAGE_BYTES - 1] {
         // SAFETY: INV-M6: the page is in the region, which is mapped, and its provenance is
         // exposed. INV-M2: it has just left the pool, so that no other process writes it.
         std::hint::black_box(unsafe { ptr::with_exposed_provenance::<u8>(at).read_volatile() });
     }
+    let page = ptr::with_exposed_provenance_mut::<u8>(address);
+    populate(page, page.wrapping_add(PAGE_BYTES));
 }
 
 /// The shared state of a size class, on a cache line of its own.

@@ -66,6 +66,11 @@ impl Record {
     pub fn set_head(&self, v: *mut Version) {
         self.head.store(v, Ordering::SeqCst);
     }
+    /// The same of one of many records. A sequentially consistent fence must follow before anything
+    /// that others may take for a sign of it.
+    pub(crate) fn set_head_before_fence(&self, v: *mut Version) {
+        self.head.store(v, Ordering::Release);
+    }
 }
 
 /// A version of a row. It is immutable once published. A record's versions form a chain, newest
@@ -142,8 +147,8 @@ impl Version {
     pub fn older(&self) -> *mut Version {
         self.older.load(Ordering::Acquire)
     }
-    /// Sets the older version. The owner calls it before it links this version, and the pruner
-    /// (INV-UNLINK).
+    /// Sets the older version. The owner calls it when it buffers the write, before it links this
+    /// version, and the pruner (INV-UNLINK).
     pub fn set_older(&self, v: *mut Version) {
         self.older.store(v, Ordering::Release);
     }

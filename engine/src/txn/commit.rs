@@ -68,6 +68,10 @@ use crate::primitive::Ordering;
 use crate::protocol::ProtocolSet;
 use crate::record::Version;
 use crate::retire::RetireQueue;
+use std::ops::Range;
+
+/// So many writes a commit gives up together.
+const TOGETHER: usize = 64;
 
 /// What was stamped in a partition, one write after the other, and is not counted there yet.
 #[derive(Default)]
@@ -244,7 +248,7 @@ impl Txn {
             |w: &Write| !w.superseded && w.base.is_some() && touched.followed(w.r.partition()).locks_at_commit();
         let todo = self.writes.take_order(at_commit);
         for &(_, _, i) in &todo {
-            let w = self.writes[i];
+            let w = self.writes.at(i);
             ProtocolSet::lock_at_commit(self, p, w)?;
         }
         self.writes.give_order(todo);
@@ -379,14 +383,14 @@ impl Txn {
             let mut tally = Tally::default();
             for i in 0..self.writes.len() {
                 self.writes.announce(i);
-                let w = self.writes[i];
+                let w = self.writes.at(i);
                 self.stamp(&w, &mut tally);
             }
             tally.count(&mut self.touched);
             self.registrations.finish(&self.owner, Stamp::csn(self.csn));
             self.shared_slot().commits.leave();
             if faults::on(Fault::RetiresBeforeDone) {
-                self.retire_bases();
+                self.retire_bases(0..self.writes.len());
             }
         }
         self.count_group(false);
@@ -440,15 +444,7 @@ impl Txn {
         self.done();
         let wrote = !self.writes.is_empty();
         if wrote {
-            let (mut left, mut dead) = (self.writes.len(), DeadChain::default());
-            for i in 0..self.writes.len() {
-                let w = self.writes[i];
-                self.give_up(&w, &mut left, &mut dead);
-            }
-            dead.enqueue();
-            if !faults::on(Fault::RetiresBeforeDone) {
-                self.retire_bases();
-            }
+            self.give_up_all(|_, _| {});
         }
         self.end_committed(p, wrote);
     }
@@ -470,16 +466,37 @@ impl Txn {
     /// All of [`Txn::settle`] and [`Txn::finish`] for the writes of a commit that is not held: it
     /// is done as soon as it is *committed* (INV-OLD).
     fn settle_and_give_up(&mut self) {
-        let (mut left, mut dead, mut tally) = (self.writes.len(), DeadChain::default(), Tally::default());
-        for i in 0..self.writes.len() {
-            self.writes.announce(i);
-            let w = self.writes[i];
-            self.stamp(&w, &mut tally);
-            self.give_up(&w, &mut left, &mut dead);
-        }
+        let mut tally = Tally::default();
+        self.give_up_all(|t, w| t.stamp(w, &mut tally));
         tally.count(&mut self.touched);
+    }
+
+    /// Gives up, with each write, what it has replaced, and the lock within it. `first`: what is to
+    /// be done with the write before. The transaction is committed and done.
+    ///
+    /// Some writes go together through all that: of many, the list and the records leave the cache
+    /// before a second pass would come to them.
+    #[inline(always)]
+    fn give_up_all(&mut self, mut first: impl FnMut(&mut Txn, &Write)) {
+        let (mut left, mut dead) = (self.writes.len(), DeadChain::default());
+        let mut at = 0;
+        while at < self.writes.len() {
+            let some = at..self.writes.len().min(at + TOGETHER);
+            for i in some.clone() {
+                self.writes.announce(i);
+                let w = self.writes.at(i);
+                first(self, &w);
+                self.give_up(&w, &mut left, &mut dead);
+            }
+            if !faults::on(Fault::RetiresBeforeDone) {
+                left -= self.retire_bases(some.clone());
+            }
+            at = some.end;
+            // The next transaction that locks such a record finds all that is done.
+            self.writes.release_locks_of(&self.owner, some);
+        }
         dead.enqueue();
-        self.retire_bases();
+        self.writes.note_released();
     }
 
     /// Stamps a new version, and adds up how much there is of them.
@@ -495,7 +512,7 @@ impl Txn {
             (None, WriteKind::Delete) => Delta::default(),
             (None, _) => Delta { rows: 1, versions: 1, bytes: size_of(self.e.region, w.version) as i64 },
             (Some(base), kind) => {
-                let bytes = growth(base, w.version);
+                let bytes = growth(w, base);
                 Delta { rows: -i64::from(kind == WriteKind::Delete), versions: 0, bytes }
             }
         };
@@ -536,11 +553,12 @@ impl Txn {
         }
     }
 
-    /// Since we are *committed* and done, snapshots from now on do not reach the bases.
+    /// Since we are *committed* and done, snapshots from now on do not reach the bases of these
+    /// writes. Returns how many there are.
     #[inline(always)]
-    fn retire_bases(&self) {
+    fn retire_bases(&self, of: Range<usize>) -> usize {
         let now = if faults::on(Fault::RetiresAtOwnCsn) { self.csn } else { self.e.now() };
-        RetireQueue::push_all(&self.e, self.slot, self.writes.replaced(), now);
+        RetireQueue::push_all(&self.e, self.slot, self.writes.replaced(of), now)
     }
 
     /// Frees some retired memory.

@@ -176,7 +176,7 @@ impl Txn {
     /// Is the entry of a row there that we have inserted?
     #[inline]
     pub fn has_entry(&self, r: RecordRef) -> bool {
-        self.writes.last_of(r).is_some_and(|n| self.writes[n as usize].entry != 0)
+        self.writes.last_of(r).is_some_and(|n| self.writes.at(n as usize).entry != 0)
     }
 
     /// Returns the rival, with the CSN of its row.
@@ -233,7 +233,7 @@ impl Txn {
     /// there.
     fn rival(&self, p: &dyn Platform, r: RecordRef) -> Result<Option<(Rival, Csn)>, Error> {
         if let Some(n) = self.last_write(r) {
-            let deletes = self.writes[n as usize].kind == WriteKind::Delete;
+            let deletes = self.writes.at(n as usize).kind == WriteKind::Delete;
             return Ok((!deletes).then_some((Rival::Own(r), 0)));
         }
         Ok(self.present(p, r)?.map(|there| match there {

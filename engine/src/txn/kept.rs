@@ -68,9 +68,9 @@ const _: () = assert!(align_of::<KeptWrite>() <= 8 && size_of::<KeptWrite>().is_
 const _: () = assert!(align_of::<KeptChange>() <= 8);
 
 impl KeptWrite {
-    fn of(w: &Write) -> KeptWrite {
+    fn of(w: Write) -> KeptWrite {
         let RecordRef { table, no, rec } = w.r;
-        let &Write { version, base, follows, xid, kind, superseded, .. } = w;
+        let Write { version, base, follows, xid, kind, superseded, .. } = w;
         KeptWrite { table, rec, no, version, base, follows, xid, kind, superseded, has_entry: w.entry != 0 }
     }
 

@@ -224,7 +224,7 @@ impl Txn {
         snapshot: Option<Seen<'_>>,
     ) -> Result<Option<Row>, Error> {
         if let Own::Write(n) = self.own(r, None) {
-            let w = *self.write(n).expect("an own write");
+            let w = self.write(n).expect("an own write");
             return Ok((w.kind != WriteKind::Delete).then_some(Row { r, version: w.version, own: true }));
         }
         let version = match (snapshot, scan) {

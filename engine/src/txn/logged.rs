@@ -25,21 +25,27 @@ pub struct LoggedWrite {
     pub no: u64,
     /// The new version or tombstone.
     pub version: NonNull<Version>,
+    /// Is it surely a tombstone?
+    deletes: bool,
 }
 
 impl LoggedWrite {
     #[inline]
-    fn of(w: &Write) -> Option<LoggedWrite> {
+    fn of(w: Write) -> Option<LoggedWrite> {
         let durable = w.r.table.durable()?;
         let came_and_went = w.base.is_none() && w.kind == WriteKind::Delete;
         let is_logged = !came_and_went && !durable.is_new() && !durable.is_leaving();
-        is_logged.then_some(LoggedWrite { table: w.r.table, durable, no: w.r.no, version: w.version })
+        let deletes = w.kind == WriteKind::Delete;
+        is_logged.then_some(LoggedWrite { table: w.r.table, durable, no: w.r.no, version: w.version, deletes })
     }
     /// [`Kind::Row`] or [`Kind::Tomb`], and the row's bytes.
     ///
     /// # Safety
     /// The transaction that wrote it has not settled, and uses the bytes before it does.
     pub unsafe fn content<'a>(&self) -> (Kind, &'a [u8]) {
+        if self.deletes {
+            return (Kind::Tomb, &[]); // of many, no line of memory is waited for
+        }
         // SAFETY: INV-VERSION: a version of a transaction that has not settled, so it is not
         // retired (contract of this function), and its `len` bytes do not change.
         unsafe {

@@ -61,6 +61,7 @@ mod touched;
 mod validate;
 mod versions;
 mod write;
+mod write_list;
 mod write_set;
 
 pub use ahead::{Found, Looked};

@@ -230,7 +230,7 @@ impl Txn {
         found.any_rows = self.locks_partition_of(table) || self.guards_reads(table);
         let locks = self.locks.all.iter().filter_map(|l| Some((l, l.rec?)));
         for (l, r) in locks.filter(|(_, r)| std::ptr::eq(r.table, table)) {
-            match self.writes.last_of(r).map(|n| self.writes[n as usize].kind) {
+            match self.writes.last_of(r).map(|n| self.writes.at(n as usize).kind) {
                 Some(kind) => found.stronger |= kind == WriteKind::Update && l.mode == Mode::Update,
                 None if l.mode == Mode::KeyShare => found.keys = true,
                 None => found.any_rows = true,

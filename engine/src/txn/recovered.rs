@@ -230,7 +230,7 @@ impl Txn {
     /// slot is idle, which is the answer. The caller frees the versions of records with a base,
     /// and the table.
     pub fn take_back(mut self, before: Before) -> bool {
-        for w in &self.writes[before.writes..] {
+        for w in self.writes.some(before.writes..self.writes.len()) {
             if let Some(base) = w.base {
                 w.r.rec.set_head(base.as_ptr());
             }

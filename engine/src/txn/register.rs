@@ -193,10 +193,10 @@ impl Registrations {
     }
 
     /// What was noted in an index of the record of a write.
-    fn noted(&self, writes: &[Write], write: usize, ranges: &'static IndexRanges) -> Option<Note> {
+    fn noted(&self, writes: &WriteSet, write: usize, ranges: &'static IndexRanges) -> Option<Note> {
         let mut at = Some(write);
         while let Some(i) = at {
-            let w = &writes[i];
+            let w = writes.at(i);
             let mut n = w.notes;
             while let Some(k) = n.checked_sub(1) {
                 let note = self.notes[k as usize];
@@ -231,6 +231,9 @@ impl Registrations {
                 self.plan.known(ranges);
             }
         }
+        if self.plan.known.iter().all(|k| k.dormant) {
+            return; // those that come or awake from now on take all writes for ones of unknown keys
+        }
         for (i, w) in writes.finals() {
             // No other transaction ever sees a row that we have inserted and deleted.
             if !(w.base.is_none() && w.kind == WriteKind::Delete) {
@@ -249,7 +252,7 @@ impl Registrations {
 
     fn plan_write(&mut self, owner: &Owner, p: &dyn Platform, writes: &WriteSet, i: usize) {
         let effect = writes.effect(owner.slot, i);
-        for ranges in writes[i].r.table.ranged.iter() {
+        for ranges in writes.at(i).r.table.ranged.iter() {
             let at = self.plan.known(ranges);
             if self.plan.known[at].dormant {
                 continue;
@@ -389,7 +392,7 @@ impl Txn {
         ranges: &'static IndexRanges,
         key: Option<&[u8]>,
     ) -> Result<(), Error> {
-        let Some(&Write { r, notes, kind, changed, .. }) = self.writes.get(write as usize) else { return Ok(()) };
+        let Some(Write { r, notes, kind, changed, .. }) = self.writes.get(write as usize) else { return Ok(()) };
         let effect = match kind {
             WriteKind::Insert => Effect::New,
             WriteKind::Delete => Effect::Gone,

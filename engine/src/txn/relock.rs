@@ -39,7 +39,7 @@ impl Txn {
     #[cold]
     fn list_locks(&mut self) {
         self.retry.forget_held();
-        let written = (0..self.writes.len()).map(|i| &self.writes[i]).filter(|w| w.base.is_some());
+        let written = self.writes.iter().filter(|w| w.base.is_some());
         let written = written.map(|w| (w.r, mode_of(w.kind)));
         let locked = self.locks.all.iter().filter_map(|l| Some((l.rec?, l.mode)));
         for (r, mode) in written.chain(locked) {

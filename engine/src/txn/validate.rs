@@ -85,7 +85,7 @@ impl Txn {
     /// write replaces.
     fn compare_bases(&mut self, p: &dyn Platform, table: &Table) -> Result<(), Error> {
         for i in 0..self.writes.len() {
-            let w = self.writes[i];
+            let w = self.writes.at(i);
             if w.superseded || w.base.is_none() || !std::ptr::eq(w.r.table, table) {
                 continue;
             }

@@ -154,6 +154,11 @@ impl Txn {
             assert!(r.rec.lock.held_by(self.slot).is_some(), "INV-UNWRITTEN: a write of a row is under its lock");
         }
         let is_first = is_fresh && below && w.base.is_some();
+        if let Some(base) = w.base {
+            // SAFETY: INV-VERSION: a version of the caller's, not linked yet. INV-RETIRE: the one
+            // that it replaces was reached under our pin.
+            w.was = unsafe { replaces(w.version, base) };
+        }
         let n = if is_first { self.writes.add_first(w) } else { self.writes.add(w) };
         self.touch(r.partition()); // so that `publish` finds its counters
         self.expose_last();
@@ -320,11 +325,14 @@ impl Txn {
         self.sample_access(r, true);
         self.note_newest(Some((old, csn)));
         if xid != 0 {
-            r.rec.writer.store(xid, Ordering::SeqCst);
+            // A unique check that does not see it yet comes before the delete.
+            r.rec.writer.store(xid, Ordering::Release);
         }
         self.locks.note_within();
+        // SAFETY: as in `push`.
+        let was = unsafe { replaces(tombstone, old) };
         let w = Write::new(r, WriteKind::Delete, tombstone, Some(old), (cid, self.depth), xid);
-        let n = self.writes.add_first(Write { locks: true, ..w });
+        let n = self.writes.add_first(Write { locks: true, was, ..w });
         self.expose_last();
         Some(n)
     }
@@ -353,7 +361,7 @@ impl Txn {
     }
 
     /// A buffered write by its number.
-    pub fn write(&self, n: u32) -> Option<&Write> {
+    pub fn write(&self, n: u32) -> Option<Write> {
         self.writes.get(n as usize)
     }
     /// Our last write of a record.
@@ -452,9 +460,9 @@ impl Txn {
     /// then it must be deleted instead.
     #[must_use]
     pub fn undo_insert(&mut self, r: RecordRef) -> bool {
-        let last = self
-            .last_write(r)
-            .is_some_and(|n| n as usize + 1 == self.writes.len() && self.writes[n as usize].kind == WriteKind::Insert);
+        let last = self.last_write(r).is_some_and(|n| {
+            n as usize + 1 == self.writes.len() && self.writes.at(n as usize).kind == WriteKind::Insert
+        });
         if last {
             self.undo_last();
         }
@@ -469,18 +477,30 @@ pub(super) fn size_of(region: &Region, v: NonNull<Version>) -> u64 {
     unsafe { region.usable_size(v.cast()) as u64 }
 }
 
-/// How much more a version takes than the one that it replaces.
+/// A version is to replace a committed one, which is the next older one from now on. Returns
+/// [`Write::was`].
+///
+/// # Safety
+/// The version is ours and not linked, and the other one was reached under our pin.
+#[inline(always)]
+unsafe fn replaces(version: NonNull<Version>, base: NonNull<Version>) -> u8 {
+    // SAFETY: contract of this function.
+    let (version, base) = unsafe { (version.as_ref(), base.as_ref()) };
+    version.set_older(std::ptr::from_ref(base).cast_mut());
+    Region::code_of_object(VERSION_HEADER + base.len as usize)
+}
+
+/// How much more the version of a write takes than the one that it replaces, which need not be
+/// looked at as a rule.
 #[inline]
-pub(super) fn growth(base: NonNull<Version>, version: NonNull<Version>) -> i64 {
-    // SAFETY: INV-RETIRE: a new version of ours, and the one that it replaces, which we have not
-    // retired yet.
-    let [before, now] = unsafe { [base.as_ref().len, version.as_ref().len] };
-    if before == now {
-        return 0;
-    }
+pub(super) fn growth(w: &Write, base: NonNull<Version>) -> i64 {
     // The length that was asked for decides on the size.
     let size = |len: u32| Region::size_of_object(VERSION_HEADER + len as usize) as i64;
-    size(now) - size(before)
+    // SAFETY: INV-RETIRE: a new version of ours, and the one that it replaces, which we have not
+    // retired yet.
+    let now = size(unsafe { w.version.as_ref() }.len);
+    // SAFETY: as above.
+    now - if w.was == 0 { size(unsafe { base.as_ref() }.len) } else { Region::size_of_code(w.was) as i64 }
 }
 
 /// Change of a partition by a commit.

@@ -24,12 +24,13 @@
 
 use super::entries::Entries;
 use super::inserted::Inserted;
+use super::write_list::WriteList;
 use super::{Owner, RecordRef};
 use crate::csn::SlotId;
 use crate::faults::{self, Fault};
 use crate::lock::Mode;
 use crate::memory::OutOfMemory;
-use crate::primitive::{prefetch, Ordering};
+use crate::primitive::{fence, Ordering};
 use crate::range::{Columns, Effect};
 use crate::record::{Record, Version};
 use crate::retire::RetireQueue;
@@ -67,11 +68,11 @@ struct Latest {
 impl Latest {
     /// The last write of a record among these, which are all. The first `sorted` ones are sorted.
     #[inline(never)]
-    fn find(&self, writes: &[Write], sorted: usize, r: RecordRef) -> Option<u32> {
+    fn find(&self, writes: &WriteList, sorted: usize, r: RecordRef) -> Option<u32> {
         if writes.len() > sorted {
             let mut map = self.map.borrow_mut();
-            for (i, w) in writes.iter().enumerate().skip(self.known.get().max(sorted)) {
-                map.insert(w.r.key(), i as u32);
+            for i in self.known.get().max(sorted)..writes.len() {
+                map.insert(std::ptr::from_ref(writes.record(i)).addr(), i as u32);
                 // One by one: if the process has no memory for the next one, these are known.
                 self.known.set(i + 1);
             }
@@ -79,14 +80,13 @@ impl Latest {
                 return Some(*n);
             }
         }
-        let sorted = &writes[..sorted];
-        if !sorted.first().is_some_and(|w| std::ptr::eq(w.r.table, r.table)) {
+        if sorted == 0 || !std::ptr::eq(writes.at(0).r.table, r.table) {
             return None;
         }
         let next = self.next.get();
-        let found = match sorted.get(next) {
-            Some(w) if w.r.no == r.no => next,
-            _ => sorted.binary_search_by_key(&r.no, |w| w.r.no).ok()?,
+        let found = match writes.get(next) {
+            Some(w) if next < sorted && w.r.no == r.no => next,
+            _ => writes.search(sorted, r.no)?,
         };
         self.next.set(found + 1);
         Some(found as u32)
@@ -153,6 +153,9 @@ pub struct Write {
     pub superseded: bool,
     /// Is the record's lock within it (INV-WITHIN)?
     pub(super) locks: bool,
+    /// Stands for the size of what it replaces, so that the commit need not look at that
+    /// ([`crate::memory::Region::code_of_object`]); 0: the commit looks.
+    pub(super) was: u8,
     /// The columns in which the version differs from the one before, ours or the committed one
     /// (INV-COLUMNS, INV-CHANGED).
     pub(super) changed: Columns,
@@ -162,9 +165,6 @@ pub struct Write {
     /// entry.
     pub(super) entry: u32,
 }
-
-#[cfg(not(loom))]
-const _: () = assert!(size_of::<Write>() == 72, "a transaction has one for each row that it writes");
 
 impl Write {
     /// A write that is not in the list yet.
@@ -177,8 +177,9 @@ impl Write {
         (cid, depth): (u32, u32),
         xid: u32,
     ) -> Write {
-        let (superseded, locks, changed, follows, notes, entry) = (false, false, Columns::ALL, 0, 0, 0);
-        Write { r, kind, version, base, follows, cid, depth, xid, superseded, locks, changed, notes, entry }
+        let (superseded, locks, was, changed) = (false, false, 0, Columns::ALL);
+        let (follows, notes, entry) = (0, 0, 0);
+        Write { r, kind, version, base, follows, cid, depth, xid, superseded, locks, was, changed, notes, entry }
     }
 
     /// Our previous write of the same record.
@@ -187,9 +188,13 @@ impl Write {
         self.follows.checked_sub(1)
     }
 
-    /// Takes the own transaction id out of the record (INV-WRITER).
+    /// Takes the own transaction id out of the record (INV-WRITER). If a lock is within the write,
+    /// it is held.
     pub(super) fn forget_writer(&self) {
-        if self.xid != 0 {
+        if self.xid != 0 && self.locks {
+            // No other transaction has put its id there.
+            self.r.rec.writer.store(0, Ordering::Release);
+        } else if self.xid != 0 {
             // The next transaction that deletes the row may have put its id there already.
             let _ = self.r.rec.writer.compare_exchange(self.xid, 0, Ordering::SeqCst, Ordering::SeqCst);
         }
@@ -223,7 +228,7 @@ struct Kinds {
 /// The writes of a transaction.
 #[derive(Default)]
 pub(super) struct WriteSet {
-    all: Vec<Write>,
+    all: WriteList,
     /// Of all writes, and of those that were undone (INV-SOME).
     some: Kinds,
     latest: Latest,
@@ -253,9 +258,9 @@ pub(super) struct WriteSet {
 }
 
 impl std::ops::Deref for WriteSet {
-    type Target = [Write];
+    type Target = WriteList;
     #[inline(always)]
-    fn deref(&self) -> &[Write] {
+    fn deref(&self) -> &WriteList {
         &self.all
     }
 }
@@ -304,7 +309,7 @@ impl WriteSet {
 
     /// Forgets the writes from the number `from` on, of a table that no process can reach.
     pub fn forget_linked(&mut self, from: usize) {
-        debug_assert!(self.all[from..].iter().all(|w| !w.locks));
+        debug_assert!(self.all.some(from..self.all.len()).all(|w| !w.locks));
         self.all.truncate(from);
         (self.linked, self.sorted) = (self.all.len(), self.sorted.min(from));
     }
@@ -330,39 +335,41 @@ impl WriteSet {
         self.some.inserts |= w.kind == WriteKind::Insert;
     }
 
-    /// The writes, if some may be like this; else none.
+    /// How many writes a pass looks at: all, if some may be like this; else none.
     #[inline]
-    fn if_some(&self, may_be: bool, is_so: impl Fn(&Write) -> bool) -> &[Write] {
+    fn if_some(&self, may_be: bool, is_so: impl Fn(&Write) -> bool) -> usize {
         if may_be {
-            return &self.all;
+            return self.all.len();
         }
         if cfg!(feature = "faults") {
-            assert!(!self.all.iter().any(is_so), "INV-SOME: a pass leaves out what no write has");
+            assert!(!self.all.iter().any(|w| is_so(&w)), "INV-SOME: a pass leaves out what no write has");
         }
-        &[]
+        0
     }
 
     /// The deletes.
-    pub fn deletes(&self) -> impl DoubleEndedIterator<Item = &Write> {
+    pub fn deletes(&self) -> impl DoubleEndedIterator<Item = Write> + use<'_> {
         let is_delete = |w: &Write| w.kind == WriteKind::Delete;
-        self.if_some(self.some.deletes, is_delete).iter().filter(move |w| is_delete(w))
+        self.all.some(0..self.if_some(self.some.deletes, is_delete)).filter(is_delete)
     }
 
     /// The inserts.
-    pub fn inserts(&self) -> impl Iterator<Item = &Write> {
+    pub fn inserts(&self) -> impl Iterator<Item = Write> + use<'_> {
         let is_insert = |w: &Write| w.kind == WriteKind::Insert;
-        self.if_some(self.some.inserts, is_insert).iter().filter(move |w| is_insert(w))
+        self.all.some(0..self.if_some(self.some.inserts, is_insert)).filter(is_insert)
     }
 
-    /// The last writes of all records that had a committed version, with these versions.
-    pub fn replaced(&self) -> impl Iterator<Item = (NonNull<Version>, &'static Record)> + use<'_> {
-        let all = self.if_some(self.some.bases, |w| w.base.is_some()).iter();
+    /// Among these writes, the last ones of all records that had a committed version, with these
+    /// versions.
+    pub fn replaced(&self, of: Range<usize>) -> impl Iterator<Item = (NonNull<Version>, &'static Record)> + use<'_> {
+        let n = self.if_some(self.some.bases, |w| w.base.is_some());
+        let all = self.all.some(of.start.min(n)..of.end.min(n));
         all.filter(|w| !w.superseded).filter_map(|w| Some((w.base?, w.r.rec)))
     }
 
     /// The last writes of all records in permanent tables, and perhaps of others.
-    pub fn finals_durable(&self) -> impl Iterator<Item = &Write> {
-        let all = self.if_some(self.permanent, |w| w.r.table.durable().is_some()).iter();
+    pub fn finals_durable(&self) -> impl Iterator<Item = Write> + use<'_> {
+        let all = self.all.some(0..self.if_some(self.permanent, |w| w.r.table.durable().is_some()));
         all.filter(|w| !w.superseded)
     }
 
@@ -375,7 +382,7 @@ impl WriteSet {
             self.inserted.add(address(w.r.table), w.r.no);
         }
         if self.sorted == self.all.len() {
-            let follows = |last: &Write| std::ptr::eq(last.r.table, w.r.table) && last.r.no < w.r.no;
+            let follows = |last: Write| std::ptr::eq(last.r.table, w.r.table) && last.r.no < w.r.no;
             self.sorted += usize::from(self.all.last().is_none_or(follows));
         }
         self.all.push(w);
@@ -386,8 +393,8 @@ impl WriteSet {
     pub fn add(&mut self, mut w: Write) -> u32 {
         if let Some(p) = self.last_of(w.r) {
             w.follows = p + 1;
-            self.all[p as usize].superseded = true;
-            w.entry = self.all[p as usize].entry;
+            self.all.set_superseded(p as usize, true);
+            w.entry = self.all.at(p as usize).entry;
         }
         self.push(w);
         self.all.len() as u32 - 1
@@ -401,17 +408,17 @@ impl WriteSet {
         }
         if self.all.len() > FEW {
             let n = self.all.len() - 1;
-            let recent = (n - RECENT..=n).rev().find(|&i| std::ptr::eq(self.all[i].r.rec, r.rec));
+            let recent = (n - RECENT..=n).rev().find(|&i| std::ptr::eq(self.all.record(i), r.rec));
             if let Some(i) = recent {
                 return Some(i as u32);
             }
-            let last = self.all[n].r;
+            let last = self.all.at(n).r;
             if self.sorted > n && std::ptr::eq(last.table, r.table) && last.no < r.no {
                 return None; // it lies behind all that were written
             }
             return self.latest.find(&self.all, self.sorted, r);
         }
-        self.all.iter().rposition(|w| std::ptr::eq(w.r.rec, r.rec)).map(|n| n as u32)
+        (0..self.all.len()).rev().find(|&i| std::ptr::eq(self.all.record(i), r.rec)).map(|n| n as u32)
     }
 
     /// Is it known without a search that a transaction below SERIALIZABLE has not written this
@@ -425,7 +432,7 @@ impl WriteSet {
     /// table (INV-LATEST)?
     #[inline]
     pub fn is_behind_all(&self, table: &Table, no: u64) -> bool {
-        let is_before = |w: &Write| std::ptr::eq(w.r.table, table) && w.r.no < no;
+        let is_before = |w: Write| std::ptr::eq(w.r.table, table) && w.r.no < no;
         self.sorted == self.all.len() && self.all.last().is_none_or(is_before)
     }
 
@@ -435,7 +442,7 @@ impl WriteSet {
         let Some(last) = self.last_of(r) else { return Own::Nothing };
         let mut at = Some(last);
         while let Some(n) = at {
-            let w = &self.all[n as usize];
+            let w = self.all.at(n as usize);
             if before.is_none_or(|b| w.cid < b) {
                 return Own::Write(n);
             }
@@ -445,20 +452,21 @@ impl WriteSet {
     }
 
     /// The last writes of all records, with their numbers.
-    pub fn finals(&self) -> impl Iterator<Item = (usize, &Write)> {
+    pub fn finals(&self) -> impl Iterator<Item = (usize, Write)> + use<'_> {
         self.all.iter().enumerate().filter(|(_, w)| !w.superseded)
     }
 
     /// Tables that were written: each at least once.
     pub fn tables(&self) -> impl Iterator<Item = &'static Table> + use<'_> {
         // INV-LATEST: the sorted writes are of one table.
-        self.all.iter().take(1).chain(&self.all[self.sorted.min(self.all.len())..]).map(|w| w.r.table)
+        let n = self.all.len();
+        self.all.some(0..n.min(1)).chain(self.all.some(self.sorted.min(n)..n)).map(|w| w.r.table)
     }
 
     /// The columns that an update in place changes.
     pub fn set_changed(&mut self, write: u32, changed: Columns) {
-        if let Some(w) = self.all.get_mut(write as usize) {
-            w.changed = changed;
+        if (write as usize) < self.all.len() {
+            self.all.set_changed(write as usize, changed);
         }
     }
 
@@ -466,13 +474,13 @@ impl WriteSet {
     /// Asked when all locks are held. A row that was updated before it was deleted may be locked
     /// for the update alone, which does not exclude a lock of its key.
     pub fn effect(&self, slot: SlotId, write: usize) -> Effect {
-        let w = &self.all[write];
+        let w = self.all.at(write);
         let is_locked = || w.r.rec.lock.held_by(slot).is_some_and(|h| h.mode == Mode::Update);
         match (w.base, w.kind) {
             (None, _) => Effect::New,
             (Some(_), WriteKind::Delete) if is_locked() || faults::on(Fault::KeyIsForgotten) => Effect::Gone,
             (Some(_), WriteKind::Delete) => Effect::New,
-            (Some(_), _) => Effect::Changes(self.changed(w)),
+            (Some(_), _) => Effect::Changes(self.changed(&w)),
         }
     }
 
@@ -482,7 +490,7 @@ impl WriteSet {
     fn changed(&self, w: &Write) -> Columns {
         let (mut changed, mut at) = (w.changed, w.previous());
         while let Some(n) = at.filter(|_| !faults::on(Fault::LastChangeOnly)) {
-            let earlier = &self.all[n as usize];
+            let earlier = self.all.at(n as usize);
             (changed, at) = (changed.and(earlier.changed), earlier.previous());
         }
         if faults::on(Fault::ChangesForgotten) {
@@ -493,19 +501,17 @@ impl WriteSet {
 
     /// The last note of a write.
     pub fn set_notes(&mut self, write: u32, last: u32) {
-        self.all[write as usize].notes = last;
+        self.all.set_notes(write as usize, last);
     }
 
     /// The key of an own insert.
     pub fn set_entry(&mut self, write: u32, entry: u32) {
-        self.all[write as usize].entry = entry;
+        self.all.set_entry(write as usize, entry);
     }
 
     /// The subtransaction at `depth` committed: its writes are its parent's.
     pub fn merge(&mut self, depth: u32) {
-        for w in self.all.iter_mut().rev().take_while(|w| w.depth >= depth) {
-            w.depth = depth - 1;
-        }
+        self.all.merge(depth);
     }
 
     /// Is the last write one of a subtransaction at `depth` or deeper?
@@ -532,45 +538,46 @@ impl WriteSet {
     /// Step 3 of the commit. We hold the write lock of every record, or the lock of its partition,
     /// or have inserted it.
     pub fn link(&mut self) {
-        for (i, w) in self.all.iter().enumerate() {
-            self.announce(i);
+        let n = self.all.len();
+        for i in 0..n {
+            self.all.announce_record(i + AHEAD);
+            let w = self.all.at(i);
             if !w.superseded {
-                debug_assert!(w.base.is_none() || w.base.map(|b| b.as_ptr()) == Some(w.r.rec.head()));
                 let older = w.base.map_or(std::ptr::null_mut(), |b| b.as_ptr());
+                debug_assert!(w.base.is_none() || older == w.r.rec.head());
                 // SAFETY: INV-VERSION: our own version, not linked yet (or our own insert's).
-                let version = unsafe { w.version.as_ref() };
-                version.set_older(older);
+                debug_assert_eq!(unsafe { w.version.as_ref() }.older(), older);
                 if w.kind == WriteKind::Update && w.base.is_some() {
-                    let changed = self.changed(w);
-                    version.name(changed); // INV-CHANGED
+                    let changed = self.changed(&w);
+                    // SAFETY: INV-VERSION: as above.
+                    unsafe { w.version.as_ref() }.name(changed); // INV-CHANGED
                     w.r.table.changing.note(changed);
                 }
                 // An insert has set it before.
                 if w.r.rec.head() != w.version.as_ptr() {
-                    w.r.rec.set_head(w.version.as_ptr());
+                    match n {
+                        1 => w.r.rec.set_head(w.version.as_ptr()),
+                        _ => w.r.rec.set_head_before_fence(w.version.as_ptr()),
+                    }
                 }
             }
             self.linked = i + 1;
         }
+        if n > 1 {
+            fence(Ordering::SeqCst);
+        }
     }
 
     /// Prefetches what the commit of a later write than `i` will look at: of many writes, it left
-    /// the cache since they were made. Decides nothing.
+    /// the cache since they were made.
     #[inline]
     pub fn announce(&self, i: usize) {
-        if let Some(w) = self.all.get(i + AHEAD) {
-            prefetch(w.r.rec);
-            prefetch(w.version.as_ptr());
-            if let Some(base) = w.base {
-                // The commit asks for its length alone, which may lie in the next line.
-                prefetch(base.as_ptr().wrapping_byte_add(std::mem::offset_of!(Version, len)));
-            }
-        }
+        self.all.announce(i + AHEAD);
     }
 
     /// Takes back what was linked (INV-UNDO).
     pub fn unlink(&mut self) {
-        for w in self.all[..self.linked].iter().rev().filter(|w| !w.superseded) {
+        for w in self.all.some(0..self.linked).rev().filter(|w| !w.superseded) {
             w.r.rec.set_head(w.base.map_or(std::ptr::null_mut(), |b| b.as_ptr()));
         }
         self.linked = 0;
@@ -583,7 +590,7 @@ impl WriteSet {
         self.all.truncate(n);
         self.sorted = self.sorted.min(n);
         if let Some(previous) = w.previous() {
-            self.all[previous as usize].superseded = false;
+            self.all.set_superseded(previous as usize, false);
         }
         self.latest.forget(&w, n);
         Some(w)
@@ -592,7 +599,7 @@ impl WriteSet {
     /// Takes back what a write has done, after all later ones. It stays in the list, for the lock
     /// within it.
     pub fn undo(&mut self, owner: &Owner, n: usize) -> Write {
-        let w = self.all[n];
+        let w = self.all.at(n);
         match w.kind {
             WriteKind::Insert => {
                 self.kill_insert(owner, &w, n + 1);
@@ -607,20 +614,39 @@ impl WriteSet {
 
     /// Takes the locks out of the writes that have some within them, one by one (INV-WITHIN).
     pub fn take_locks(&mut self) -> impl Iterator<Item = (RecordRef, WriteKind)> + '_ {
-        self.all.iter_mut().filter_map(|w| std::mem::take(&mut w.locks).then_some((w.r, w.kind)))
+        (0..self.all.len()).filter_map(move |i| {
+            let w = self.all.take_lock(i).then(|| self.all.at(i))?;
+            Some((w.r, w.kind))
+        })
     }
 
     /// Releases the locks within the writes.
     pub fn release_locks(&mut self, owner: &Owner) {
-        let n = self.if_some(self.some.locks, |w| w.locks).len();
-        for i in 0..n {
-            if let Some(w) = self.all.get(i + AHEAD).filter(|w| w.locks) {
-                prefetch(w.r.rec);
-            }
-            if std::mem::take(&mut self.all[i].locks) {
-                self.all[i].r.rec.lock.release(owner.e.region, owner.slot, None);
+        for i in 0..self.if_some(self.some.locks, |w| w.locks) {
+            self.announce(i);
+            self.release_locks_of(owner, i..i + 1);
+        }
+        self.note_released();
+    }
+
+    /// Releases the locks within these writes.
+    #[inline]
+    pub fn release_locks_of(&mut self, owner: &Owner, these: Range<usize>) {
+        if !self.some.locks {
+            return;
+        }
+        for i in these {
+            if self.all.take_lock(i) {
+                self.all.record(i).lock.release(owner.e.region, owner.slot, None);
             }
         }
+    }
+
+    /// The locks within all writes are released (INV-SOME).
+    pub fn note_released(&mut self) {
+        self.some.locks = false;
+        let left = self.if_some(self.some.locks, |w| w.locks);
+        debug_assert_eq!(left, 0);
     }
 
     /// An own insert that will never be. Entries of other indexes may point to it until VACUUM.
@@ -664,7 +690,7 @@ impl WriteSet {
     /// The transaction has ended.
     pub fn clear(&mut self) {
         debug_assert!(self.all.iter().all(|w| !w.locks));
-        super::clear_vec(&mut self.all);
+        self.all.clear();
         self.latest.clear();
         self.entries.clear();
         (self.marks, self.sorted, self.permanent, self.some) = (0, 0, false, Kinds::default());

@@ -333,7 +333,7 @@ impl<'w> Client<'w> {
     fn look_in(&mut self, r: RecordRef, for_write: bool, scan: Option<ScanId>) -> Result<Option<Found>, Error> {
         match self.t.own(r, None) {
             Own::Write(n) => {
-                let w = *self.t.write(n).expect("an own write");
+                let w = self.t.write(n).expect("an own write");
                 if w.kind == Kind::Delete {
                     return Ok(None);
                 }
@@ -445,7 +445,7 @@ impl<'w> Client<'w> {
     /// committed only). The row may be newer than the one found.
     fn lock(&mut self, f: &mut Found, mode: Mode, at_once: bool) -> Result<Option<Option<NonNull<Version>>>, Error> {
         if let Some(n) = self.t.last_write(f.r) {
-            let w = *self.t.write(n).expect("an own write");
+            let w = self.t.write(n).expect("an own write");
             return Ok((w.kind != Kind::Delete).then_some(w.base));
         }
         let how = match self.mood {

@@ -576,7 +576,7 @@ impl Session<'_> {
 
     fn look(&mut self, r: RecordRef, id: ScanId, write: bool) -> Result<Option<Found>, Error> {
         if let Own::Write(n) = self.t.own(r, None) {
-            let w = *self.t.write(n).expect("an own write");
+            let w = self.t.write(n).expect("an own write");
             let there = w.kind != Kind::Delete;
             return Ok(there.then(|| Found { r, row: Row::read(w.version), version: None }));
         }
