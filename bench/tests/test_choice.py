@@ -60,6 +60,20 @@ class Train(unittest.TestCase):
         self.assertEqual((found["workloads"], found["choices"], found["accuracy"]), (4, 12, 0.5))
         self.assertAlmostEqual(found["mean_loss"], (0 + 0.02 + 0.04 + 0.5) / 4)
 
+    def test_the_partitions_of_a_load_have_one_choice(self):
+        def runs(protocol, cost, values):
+            return [{"protocol": protocol, "commits": "500", "cost_us": cost, "partition": name, "a": str(a)} for name, a in values.items()]
+
+        # The first protocol would be the best by one partition alone, the second by both.
+        one, two, *others = TRAIN.PROTOCOLS
+        split = lambda below, above: [[{"feature": "a", "at": 1.5, "below": 1, "above": 2}, {"log_cost": below}, {"log_cost": above}]]
+        trees = {one: split(-0.1, 0.3), two: split(0, 0), **{p: [[{"log_cost": 1}]] for p in others}}
+        costs = {one: "200", two: "100", **{p: "300" for p in others}}
+        load = [run for p, cost in costs.items() for run in runs(p, cost, {"stock0": 1, "orders0": 2})]
+        self.assertEqual(TRAIN.judge(trees, [load], ["a"])["accuracy"], 1)
+        alone = [run for p, cost in costs.items() for run in runs(p, cost, {"stock0": 1})]
+        self.assertEqual(TRAIN.judge(trees, [alone], ["a"])["accuracy"], 0)
+
 
 class Switches(unittest.TestCase):
     # Two tenths before, a long transaction of two tenths, two to settle, two after it.

@@ -46,6 +46,23 @@ const fn threshold() -> u8 {
     HOT
 }
 
+/// Does this process try a lock once that comes out of the canonical order, as the MOCC paper does?
+/// Benchmarks set it.
+#[cfg(feature = "thresholds")]
+static ORDERED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+/// Sets whether look-ups of this process wait for hot rows in canonical order only, and try a lock
+/// once that comes out of it.
+#[cfg(feature = "thresholds")]
+pub fn set_ordered(ordered: bool) {
+    ORDERED.store(ordered, std::sync::atomic::Ordering::Relaxed);
+}
+
+#[cfg(feature = "thresholds")]
+pub(crate) fn is_ordered() -> bool {
+    ORDERED.load(std::sync::atomic::Ordering::Relaxed)
+}
+
 /// Of each place, the level. All-zero: nothing is hot.
 #[repr(transparent)]
 pub struct Heat([AtomicU8; PLACES]);

@@ -77,13 +77,25 @@ impl Txn {
             Ok(()) => heat.lower(r.no, self.hot.roll()),
             Err(Error::WouldBlock) => {
                 heat.raise(r.no, self.hot.roll());
-                if r.partition().policy() == Policy::Wait {
+                if r.partition().policy() == Policy::Wait && !self.tries_once(r) {
                     return self.wait_hot(p, r, mode, read);
                 }
             }
             Err(e) => return Err(e),
         }
         Ok(())
+    }
+
+    /// Is a lock that comes out of the canonical order not waited for? In benchmarks only.
+    #[cfg(feature = "thresholds")]
+    fn tries_once(&self, r: RecordRef) -> bool {
+        let place = |r: RecordRef| (r.table.id, r.no);
+        crate::partition::is_ordered() && self.locks.all.iter().filter_map(|l| l.rec).any(|l| place(l) > place(r))
+    }
+
+    #[cfg(not(feature = "thresholds"))]
+    const fn tries_once(&self, _: RecordRef) -> bool {
+        false
     }
 
     /// Waits for the lock of a hot row. If that closes a circle, or if the statement must not

@@ -250,6 +250,34 @@ fn policies_that_do_not_wait_leave_the_lock_out() {
     }
 }
 
+/// All tests of a process share the setting. So this one is alone:
+/// `cargo test --features faults,thresholds --test conformance a_lock_out_of_order`.
+#[cfg(feature = "thresholds")]
+#[test]
+fn a_lock_out_of_order_is_tried_once_where_a_benchmark_wants_that() {
+    use mixedcc_engine::partition::set_ordered;
+    let w = world(Policy::Wait);
+    let recorder = Recorder::new();
+    let [mut a, mut b] = [0, 1].map(|slot| Client::new(&w, slot, recorder.session(), 5));
+    heats(&mut a, &mut b, true);
+    let [first, second] = [KEY, OTHER].map(|key| w.scan(key, key).first().expect("the row is there").1);
+    assert!(first.no < second.no);
+    a.begin(Mood::Serializable);
+    a.get(KEY).expect("nobody is in the way");
+    for (ordered, later) in [(true, true), (true, false), (false, true)] {
+        set_ordered(ordered);
+        b.begin(Mood::Serializable);
+        if later {
+            b.t.lock_row(&b.p, second, Mode::Share, How::Wait).expect("nobody is in the way");
+        }
+        b.p.threads.fail_at.set(Some(StopEvent::LockWait));
+        assert_eq!(b.get(KEY).is_ok(), ordered && later, "{ordered}, {later}: it waits else");
+        b.p.threads.fail_at.set(None);
+        b.abort();
+    }
+    set_ordered(false);
+}
+
 /// INV-HEAT: reads of hot rows are validated whether or not they have got the lock.
 #[test]
 fn the_heat_is_not_trusted() {

@@ -11,7 +11,11 @@
 //!   instructions.
 //! * `bench-choice heat`: commits and attempts while one row is read and written by turns, by
 //!   thresholds of `mocc`'s heat, if the engine has the feature `thresholds`. `bench/heat` runs it.
+//! * `bench-choice contended`: commits and attempts of transactions over a few records, by their
+//!   number of writes, with the same feature. `bench/contended` runs it.
 
+#[cfg(feature = "thresholds")]
+mod contended;
 #[cfg(feature = "thresholds")]
 mod heat;
 mod hybrid;
@@ -165,6 +169,22 @@ fn heat(a: &Args) {
     });
 }
 
+/// The contended load of the MOCC paper.
+#[cfg(feature = "thresholds")]
+fn contended(a: &Args) {
+    contended::run(&contended::Plan {
+        modes: a.text("--modes").expect("modes").split(',').map(contended::Mode::parse).collect(),
+        writes: a.text("--writes").expect("writes").split(',').map(|n| n.parse().expect("a number")).collect(),
+        seed: a.number("--seed", 1.0) as u64,
+        rounds: a.number("--rounds", 1.0) as u64,
+        threads: a.number("--threads", 8.0) as u64,
+        records: a.number("--records", 50.0) as u64,
+        accesses: a.number("--accesses", 10.0) as usize,
+        seconds: a.number("--seconds", 0.5),
+        yields: a.number("--yields", 1.0) as u64,
+    });
+}
+
 fn main() {
     let a = Args(std::env::args().collect());
     match a.0.get(1).map(String::as_str) {
@@ -174,6 +194,8 @@ fn main() {
         Some("switches") => switches(&a),
         #[cfg(feature = "thresholds")]
         Some("heat") => heat(&a),
+        #[cfg(feature = "thresholds")]
+        Some("contended") => contended(&a),
         Some("mixed") => mixed::run(
             a.text("--protocols").unwrap_or(Protocol::DEFAULT.name()),
             a.has("--apart"),
@@ -187,6 +209,8 @@ fn main() {
             eprintln!("bench-choice mixed [--protocols P+...] [--apart] [--transactions N]");
             #[cfg(feature = "thresholds")]
             eprintln!("bench-choice heat --modes PROTOCOL[:THRESHOLD],... [--seed N] [--rounds N] [--threads N] [--rows N] [--records N] [--phases N] [--buckets N] [--bucket S] [--yields N]");
+            #[cfg(feature = "thresholds")]
+            eprintln!("bench-choice contended --modes PROTOCOL[:THRESHOLD][/POLICY],... --writes N,... [--seed N] [--rounds N] [--threads N] [--records N] [--accesses N] [--seconds S] [--yields N]");
             std::process::exit(2);
         }
     }

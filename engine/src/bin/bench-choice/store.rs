@@ -56,11 +56,21 @@ impl Store {
     /// Makes a store with `spare` bytes for versions beside the rows. An open transaction keeps all
     /// versions that are replaced after it began.
     pub fn with_spare(partitions: u64, rows: u64, hot: u64, spare: usize) -> Store {
+        Store::make(partitions, rows, hot, spare, Policy::Wait)
+    }
+
+    /// Makes a store of one partition, with a waiting policy.
+    #[cfg(feature = "thresholds")]
+    pub fn under(rows: u64, policy: Policy) -> Store {
+        Store::make(1, rows, 0, 192 << 20, policy)
+    }
+
+    fn make(partitions: u64, rows: u64, hot: u64, spare: usize, policy: Policy) -> Store {
         let block = Block::new((partitions * rows) as usize * 400 + spare, THREADS + 1).expect("memory");
         let e = block.engine;
         let n = if hot > 0 { 2 * partitions } else { partitions } as u32;
         let set = ProtocolSet::of(Protocol::DEFAULT);
-        let map = Table::new_map(&e, 0, n, 0, b"", set, Policy::Wait).expect("memory");
+        let map = Table::new_map(&e, 0, n, 0, b"", set, policy).expect("memory");
         let table = Table::create(&e, 0, [1; 4], map).expect("memory");
         table.create_primary(&e, 0, 0, Reuse::AtOnce).expect("memory");
         let store = Store { e, table, partitions, hot, dormitory: Dormitory::new(THREADS + 1), _block: block };
