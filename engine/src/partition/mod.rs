@@ -19,9 +19,9 @@ mod waits;
 pub use guard::Tally;
 #[cfg(feature = "thresholds")]
 pub(crate) use heat::is_ordered;
+pub use heat::Heat;
 #[cfg(feature = "thresholds")]
 pub use heat::{set_ordered, set_threshold};
-pub use heat::Heat;
 pub use intents::Intents;
 pub use stats::{PartitionStats, Sample, SampleEvery, Sampled, Sampler, Stripe, MARKS, PARTNERS, STRIPES};
 pub use together::{Common, Together, COLUMNS};
