@@ -23,7 +23,10 @@ use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::{Policy, ProtocolSet};
 use crate::range::TableRanges;
 use crate::record::{Record, REC_DEAD, REC_USED, REC_VACUUM};
-use crate::shared::{Engine, NextLine, LINE};
+#[cfg(not(loom))]
+use crate::shared::LINE;
+use crate::shared::{Engine, NextLine};
+#[cfg(not(loom))]
 use std::mem::offset_of;
 use std::ptr::NonNull;
 
