@@ -12,9 +12,9 @@
 //! would show little, and take long: what no longer fails in one of them waits there, and then
 //! fails in the next.
 //!
-//! While something is to be tried, or is tried, the others leave their protocols as they are. A
-//! choice there would keep the trial waiting, as it has to be verified itself, beside work that is
-//! lost for another reason.
+//! While something is to be tried, or is tried, the others leave their protocols as they are, for
+//! ten intervals at most. A choice there would keep the trial waiting, as it has to be verified
+//! itself, beside work that is lost for another reason.
 
 use super::settings::Role;
 use crate::protocol::Protocol;
@@ -107,8 +107,8 @@ pub fn roles(all: &[Suspect]) -> HashMap<(u64, u32), Role> {
     let role = |(i, s): (usize, &Suspect)| {
         let root = groups.root(i);
         let role = match worst[&root].filter(|w| w.fault > 0.0) {
+            Some(w) if s.at != w.at && joins(w, s) => Role::Joins,
             Some(w) if with(w, s) => Role::Tries,
-            Some(w) if joins(w, s) => Role::Joins,
             _ => Role::Waits,
         };
         seeks[&root].then_some((s.at, role))

@@ -133,6 +133,9 @@ const QUIET: u32 = 5;
 /// The number of switches remembered, and how often the time to confirm doubles at most.
 const SWITCHES: usize = 32;
 const DOUBLED: u32 = 5;
+/// A choice waits for what is tried elsewhere for this number of intervals at most: as long as a
+/// trial takes, with the intervals in which it is confirmed.
+const LONGEST: u32 = 10;
 /// Between two probes of a partition passes this part of the time in which lessons fade. The other
 /// constant has the predictions that forbid a probe, for work that is lost and for time that is
 /// slept.
@@ -185,6 +188,8 @@ impl State {
         self.last = Some(reading);
         self.history.clear();
         self.challenger = None;
+        // A switch may take as long as a transaction does: others need not wait for that.
+        self.quiet = self.quiet.saturating_add(1);
     }
 
     /// The time lost because of this partition, in sessions, if another protocol is to be tried. 0
@@ -548,7 +553,7 @@ impl State {
             d.status = Status::Confirms;
             let confirm = if banned { s.confirm } else { self.confirm(d.best, &d.load.features, at_us, s) };
             d.intervals = (n, confirm);
-            if n >= confirm && !waits {
+            if n >= confirm + if waits { LONGEST } else { 0 } {
                 d.status = Status::Switches;
                 d.ask = Some(Protocol::ALL[d.best]);
             }

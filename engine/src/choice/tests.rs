@@ -572,6 +572,24 @@ fn choices_wait_while_another_partition_is_tried() {
 }
 
 #[test]
+fn no_choice_waits_for_ever() {
+    // In turns, one of the first two loses for an interval, which is too short for a trial.
+    let s = |below, above| split("records", 1.0, below, above);
+    let m = model_with_mocc(&s(0.9, 0.9), &s(0.3, -0.3), &s(-0.3, 0.1));
+    let mut t = Table::new(3, &m, 0.02);
+    for n in 0..30 {
+        for (i, w) in t.worlds.iter_mut().enumerate() {
+            let lost = if (n + i) % 2 == 0 { 0.5 } else { 0.0 };
+            w.pass(&if i == 2 { Truth { records: 0.5, ..CALM } } else { Truth { lost, ..HOT } });
+        }
+        t.judge();
+    }
+    assert!(t.worlds[..2].iter().all(|w| w.asked.is_empty()), "no trial: {:?}", t.worlds[0].asked);
+    let asked = &t.worlds[2].asked;
+    assert!(asked.first().is_some_and(|a| a.1 == Protocol::TwoPhase && a.0 > 4 && a.0 < 20), "{asked:?}");
+}
+
+#[test]
 fn who_conflicts_joins_before_anything_is_lost_there() {
     let [tried, joined] = one_loses_beside(Truth { conflicts: 0.5, ..CALM });
     assert_eq!((tried, tried.1), (joined, Protocol::Mocc));

@@ -479,7 +479,7 @@ impl Txn {
     #[inline(always)]
     fn give_up_all(&mut self, mut first: impl FnMut(&mut Txn, &Write)) {
         let (mut left, mut dead) = (self.writes.len(), DeadChain::default());
-        let mut at = 0;
+        let (mut at, mut rewritten) = (0, false);
         while at < self.writes.len() {
             let some = at..self.writes.len().min(at + TOGETHER);
             for i in some.clone() {
@@ -493,10 +493,14 @@ impl Txn {
             }
             at = some.end;
             // The next transaction that locks such a record finds all that is done.
-            self.writes.release_locks_of(&self.owner, some);
+            rewritten |= self.writes.release_last_locks(&self.owner, some);
         }
         dead.enqueue();
-        self.writes.note_released();
+        if rewritten {
+            self.writes.release_locks(&self.owner);
+        } else {
+            self.writes.note_released();
+        }
     }
 
     /// Stamps a new version, and adds up how much there is of them.

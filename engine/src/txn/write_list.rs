@@ -184,7 +184,13 @@ impl WriteList {
 
     #[inline(never)]
     fn put_beside(&mut self, w: &Write) -> u32 {
-        self.more.push(More { follows: w.follows, notes: w.notes, entry: w.entry, changed: w.changed });
+        self.push_more(More { follows: w.follows, notes: w.notes, entry: w.entry, changed: w.changed })
+    }
+
+    #[cold]
+    fn push_more(&mut self, more: More) -> u32 {
+        assert!(self.more.len() < BESIDE as usize, "a transaction has too many writes");
+        self.more.push(more);
         BESIDE + (self.more.len() as u32 - 1)
     }
 
@@ -213,10 +219,7 @@ impl WriteList {
         match item.more.checked_sub(BESIDE) {
             Some(at) => self.more[at as usize] = more,
             None if is_plain => item.more = more.entry,
-            None => {
-                item.more = BESIDE + self.more.len() as u32;
-                self.more.push(more);
-            }
+            None => self.items[n].more = self.push_more(more),
         }
     }
 
@@ -239,6 +242,12 @@ impl WriteList {
     /// Is there a later write of the same record?
     pub fn set_superseded(&mut self, n: usize, is: bool) {
         self.items[n].superseded = is;
+    }
+
+    /// Is there a later write of the same record?
+    #[inline(always)]
+    pub fn is_superseded(&self, n: usize) -> bool {
+        self.items[n].superseded
     }
 
     /// Takes the lock out of a write; was one within it?
@@ -270,7 +279,7 @@ impl WriteList {
         super::clear_vec(&mut self.items);
         super::clear_vec(&mut self.shared);
         super::clear_vec(&mut self.more);
-        self.mapped = 0;
+        self.mapped = MANY;
     }
 
     /// Prefetches the record and the version of a write, if there is one of this number. Decides

@@ -362,8 +362,10 @@ impl WriteSet {
     /// Among these writes, the last ones of all records that had a committed version, with these
     /// versions.
     pub fn replaced(&self, of: Range<usize>) -> impl Iterator<Item = (NonNull<Version>, &'static Record)> + use<'_> {
-        let n = self.if_some(self.some.bases, |w| w.base.is_some());
-        let all = self.all.some(of.start.min(n)..of.end.min(n));
+        // INV-SOME, of these writes alone: a commit asks for a few at a time.
+        let is_so = || !self.all.some(of.clone()).any(|w| w.base.is_some());
+        assert!(self.some.bases || !cfg!(feature = "faults") || is_so(), "INV-SOME: a write has a base");
+        let all = self.all.some(if self.some.bases { of } else { 0..0 });
         all.filter(|w| !w.superseded).filter_map(|w| Some((w.base?, w.r.rec)))
     }
 
@@ -624,21 +626,32 @@ impl WriteSet {
     pub fn release_locks(&mut self, owner: &Owner) {
         for i in 0..self.if_some(self.some.locks, |w| w.locks) {
             self.announce(i);
-            self.release_locks_of(owner, i..i + 1);
+            self.release_lock(owner, i);
         }
         self.note_released();
     }
 
-    /// Releases the locks within these writes.
+    /// Releases the locks within these writes, but for those of rows that have a later write. Is
+    /// there such a row?
     #[inline]
-    pub fn release_locks_of(&mut self, owner: &Owner, these: Range<usize>) {
-        if !self.some.locks {
-            return;
-        }
-        for i in these {
-            if self.all.take_lock(i) {
-                self.all.record(i).lock.release(owner.e.region, owner.slot, None);
+    pub fn release_last_locks(&mut self, owner: &Owner, these: Range<usize>) -> bool {
+        let mut rewritten = false;
+        if self.some.locks {
+            for i in these {
+                if self.all.is_superseded(i) {
+                    rewritten = true;
+                } else {
+                    self.release_lock(owner, i);
+                }
             }
+        }
+        rewritten
+    }
+
+    #[inline(always)]
+    fn release_lock(&mut self, owner: &Owner, i: usize) {
+        if self.all.take_lock(i) {
+            self.all.record(i).lock.release(owner.e.region, owner.slot, None);
         }
     }
 
