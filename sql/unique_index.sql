@@ -48,7 +48,7 @@ SELECT * FROM un_state('un_t');
 -- The bypass; native functions are for a PRIMARY KEY alone.
 PREPARE un_get(int) AS SELECT a, c FROM un_t WHERE a = $1;
 EXECUTE un_get(7);
-EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) EXECUTE un_get(7);
+EXPLAIN (COSTS OFF) EXECUTE un_get(7);
 SELECT mixedcc.get(NULL::un_t, 7);
 -- Another one has entries in nbtree, until it is the only one; DROP INDEX takes the entries away.
 CREATE UNIQUE INDEX un_t_c ON un_t (c);
