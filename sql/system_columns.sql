@@ -148,3 +148,45 @@ ALTER TABLE sc_t ALTER v TYPE bigint;
 SELECT bool_and(xmin::text::bigint >= 3 AND xmax = 0) FROM sc_t;
 DROP TABLE sc_t, sc_log, sc_c, sc_p, sc_part;
 DROP FUNCTION sc_before, sc_after;
+-- A user may make a TID up: it names no write of another table, and nothing that a snapshot does not show.
+CREATE TABLE sc_a (k bigint PRIMARY KEY, v bigint) USING mixedcc;
+CREATE TABLE sc_b (k int PRIMARY KEY, x text, y text) USING mixedcc;
+CREATE FUNCTION sc_made_up() RETURNS tid[] IMMUTABLE LANGUAGE sql AS
+    $$SELECT array_agg(format('(%s,%s)', 2147483648 + b, o)::tid) FROM generate_series(0, 2) b, generate_series(1, 20) o$$;
+INSERT INTO sc_a VALUES (7, 70), (8, 80);
+INSERT INTO sc_b VALUES (1, 'x', 'y');
+SET enable_seqscan = off;
+EXPLAIN (COSTS OFF) SELECT v FROM sc_a WHERE ctid = ANY ('{"(1,1)", "(1,2)"}');
+BEGIN;
+INSERT INTO sc_a VALUES (1, -1);
+UPDATE sc_a SET v = 71 WHERE k = 7;
+UPDATE sc_a SET v = 72 WHERE k = 7;
+DELETE FROM sc_a WHERE k = 8;
+SELECT * FROM sc_b WHERE ctid = '(2147483648,2)' OR ctid = ANY (sc_made_up());
+UPDATE sc_b SET x = 'q' WHERE ctid = ANY (sc_made_up()) RETURNING *;
+DELETE FROM sc_b WHERE ctid = '(2147483648,1)' RETURNING *;
+SELECT * FROM sc_b WHERE ctid = ANY (sc_made_up()) FOR UPDATE;
+SAVEPOINT s;
+SELECT currtid2('sc_b', '(2147483648,2)'::tid);
+ROLLBACK TO s;
+-- Of its own table, a row once, as it is now.
+SELECT count(*), sum(k), sum(v) FROM sc_a WHERE ctid = ANY (sc_made_up());
+SAVEPOINT s;
+INSERT INTO sc_a VALUES (2, -2);
+ROLLBACK TO s;
+SELECT count(*), sum(k), sum(v) FROM sc_a WHERE ctid = ANY (sc_made_up());
+COMMIT;
+SELECT * FROM sc_a WHERE ctid = ANY (sc_made_up());
+SELECT * FROM sc_a ORDER BY k;
+SELECT * FROM sc_b;
+-- RETURNING of a row with triggers shows such a TID, by which the transaction finds the row.
+CREATE FUNCTION sc_after() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE TRIGGER sc_after AFTER UPDATE ON sc_a FOR EACH ROW EXECUTE FUNCTION sc_after();
+BEGIN;
+UPDATE sc_a SET v = 73 WHERE k = 7 RETURNING ctid AS returned \gset
+SELECT * FROM sc_a WHERE ctid = :'returned';
+UPDATE sc_a SET v = v + 1 WHERE ctid = :'returned' RETURNING k, v;
+COMMIT;
+RESET enable_seqscan;
+DROP TABLE sc_a, sc_b;
+DROP FUNCTION sc_made_up(), sc_after();

@@ -11,7 +11,7 @@ use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::range::Columns;
 use mixedcc_engine::record::{Version, REC_DEAD, REC_VACUUM};
 use mixedcc_engine::shared::Oldest;
-use mixedcc_engine::txn::{Look, Own, Present, ScanId, WriteKind};
+use mixedcc_engine::txn::{Look, Own, Present, ScanId, Write, WriteKind};
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys;
 use pgrx::pg_sys::SnapshotType;
@@ -447,6 +447,32 @@ pub fn may_be_marked_dead(t: &Txn, r: RecordRef) -> bool {
     };
     let is_flushed = || is_marked() || faults::on(Fault::DeadUnflushed);
     is_dead(t, r) && (r.table.durable().is_none() || is_flushed())
+}
+
+/// The buffered write that a pseudo TID names, if it is one of this table. A user may write any TID
+/// into a query: it names a write of any table then, or none.
+pub fn named_write(t: &Txn, table: &mixedcc_engine::Table, tid: Tid) -> Option<Write> {
+    match tid {
+        Tid::Old(n) | Tid::New(n) => t.write(n).filter(|w| w.r.table.id == table.id),
+        _ => None,
+    }
+}
+
+/// The TID that a query asks for, of a row as its snapshot shows it. RETURNING and triggers show it
+/// the pseudo TID of what a write has made: that names the row until the next write of it.
+pub fn asked_for(t: &Txn, table: &mixedcc_engine::Table, tid: Tid) -> Tid {
+    match tid {
+        Tid::Record(_) | Tid::Invalid => tid,
+        Tid::Old(_) => Tid::Invalid,
+        Tid::New(n) => named_write(t, table, tid)
+            .filter(|w| w.kind != WriteKind::Delete && t.last_write(w.r) == Some(n))
+            .map_or(Tid::Invalid, |w| Tid::Record(w.r.no)),
+    }
+}
+
+/// The record of a TID, pseudo TIDs too; `None` if there is none.
+pub fn record_of(t: &Txn, table: &'static mixedcc_engine::Table, tid: Tid) -> Option<RecordRef> {
+    record(table, tid).or_else(|| named_write(t, table, tid).map(|w| w.r))
 }
 
 /// The record of a TID; `None` if there is none.

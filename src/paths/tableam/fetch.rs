@@ -150,9 +150,12 @@ unsafe fn find(
     unsafe {
         let info = rel::info(rel);
         let t = xact::txn();
+        let is_any = (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_ANY;
+        let tid = if is_any { tid } else { visible::asked_for(t, info.table, tid) };
+        let named = || visible::named_write(t, info.table, tid);
         match tid {
-            Tid::Old(n) => visible::before_image(t, n).map(|v| (v.as_ptr(), tid)),
-            Tid::New(n) => t.write(n).map(|w| (w.version.as_ptr(), tid)),
+            Tid::Old(n) => named().and_then(|_| visible::before_image(t, n)).map(|v| (v.as_ptr(), tid)),
+            Tid::New(_) => named().filter(|w| w.kind != WriteKind::Delete).map(|w| (w.version.as_ptr(), tid)),
             Tid::Invalid => None,
             Tid::Record(n) => {
                 let look =
@@ -166,7 +169,7 @@ unsafe fn find(
                     r = look().filter(|_| !faults::on(Fault::TidLookedOnce));
                 }
                 let r = r?;
-                if (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_ANY {
+                if is_any {
                     let (v, old_of) = visible::any(t, xact::mode(), r)?;
                     let tid = match old_of {
                         Some(w) if !(*rel).trigdesc.is_null() => Tid::Old(w),
@@ -243,9 +246,9 @@ pub unsafe extern "C-unwind" fn row_version(
 pub unsafe extern "C-unwind" fn tid_valid(scan: pg_sys::TableScanDesc, tid: pg_sys::ItemPointer) -> bool {
     // SAFETY: `scan` was made by `scan::begin` and `tid` is readable (tableam.h: tuple_tid_valid).
     unsafe {
+        let info = &*(*scan.cast::<super::scan::Scan>()).info;
         match Tid::read(&*tid) {
             Tid::Record(n) => {
-                let info = &*(*scan.cast::<super::scan::Scan>()).info;
                 let is_there = || n / crate::pg::ROWS < info.table.len().div_ceil(crate::pg::ROWS);
                 if is_there() {
                     return true;
@@ -254,7 +257,7 @@ pub unsafe extern "C-unwind" fn tid_valid(scan: pg_sys::TableScanDesc, tid: pg_s
                 super::scan::protect_all(info); // a later insert may get it
                 is_there() && !faults::on(Fault::TidLookedOnce)
             }
-            _ => true,
+            tid => visible::asked_for(xact::txn(), info.table, tid) != Tid::Invalid,
         }
     }
 }
@@ -274,11 +277,9 @@ pub unsafe extern "C-unwind" fn latest_tid(scan: pg_sys::TableScanDesc, tid: pg_
         let t = xact::txn();
         let snapshot = (*scan).rs_snapshot;
         let mut at = Tid::read(&*tid);
-        if let Tid::New(n) | Tid::Old(n) = at {
-            if let Some(w) = t.write(n) {
-                at = Tid::Record(w.r.no);
-                *tid = at.item();
-            }
+        if let Some(w) = visible::named_write(t, info.table, at) {
+            at = Tid::Record(w.r.no);
+            *tid = at.item();
         }
         while let Some(r) = visible::record(info.table, at) {
             if visible::by_snapshot(t, r, snapshot, false).is_some() {
@@ -316,7 +317,7 @@ pub unsafe extern "C-unwind" fn satisfies(
         match tid {
             Tid::New(n) => {
                 // The row as this write left it: does it still stand?
-                let Some(w) = t.write(n) else { return false };
+                let Some(w) = visible::named_write(t, info.table, tid) else { return false };
                 w.kind != WriteKind::Delete && t.last_write(w.r) == Some(n)
             }
             Tid::Old(_) | Tid::Invalid => false,
