@@ -400,6 +400,9 @@ impl Txn {
 
     /// A commit that is held is about to wait, perhaps for long: ends its pin, and gives up what
     /// only the pin keeps. Locks of rows and partitions stay until it is done.
+    ///
+    /// The pin stays if the transaction has touched tables that others may have dropped since
+    /// (INV-TABLE): it may have locked their partitions.
     pub fn rest(&mut self) {
         if !self.is_active() || !self.held {
             return;
@@ -410,7 +413,9 @@ impl Txn {
         self.locks.release_ranges(&self.owner);
         self.registrations.clear(&self.owner);
         self.scans.clear();
-        self.end_pin();
+        if !self.keeps_tables {
+            self.end_pin();
+        }
     }
 
     /// After [`Txn::rest`]: gives up the locks of partitions, and of the rows that the transaction

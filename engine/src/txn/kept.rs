@@ -163,7 +163,6 @@ impl Txn {
     pub fn hand_over(&mut self, to: SlotId) {
         debug_assert_eq!(self.stage, Stage::Prepared);
         self.run.give_back();
-        super::telemetry::note_activity(&self.touched);
         let (e, slot) = (self.e, self.slot as usize);
         let block = self.kept.map_or(std::ptr::null_mut(), NonNull::as_ptr);
         e.region.flush_slot(slot);

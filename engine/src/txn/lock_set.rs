@@ -142,6 +142,11 @@ impl LockSet {
         self.fresh = None;
     }
 
+    /// Is the lock of a partition held?
+    pub fn has_partitions(&self) -> bool {
+        self.all.iter().any(|l| l.partition)
+    }
+
     /// Remembers the lock of a partition, at this place in their order.
     pub fn add_partition(&mut self, word: &'static LockWord, place: (u64, u32), got: Acquired) {
         if got == Acquired::New {

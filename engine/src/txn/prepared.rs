@@ -247,6 +247,10 @@ impl Txn {
     }
 
     /// Guards stand for what it has read.
+    ///
+    /// INV-TABLE: its platform keeps the tables that it has used, but not those that only rolled
+    /// back subtransactions have used. These are forgotten here, or the pin stays for the locks of
+    /// their partitions.
     fn let_go_prepared(&mut self, p: &dyn Platform) {
         self.keep_scanned(p, 0);
         self.locks.take_back_parts(&self.owner, None);
@@ -256,7 +260,12 @@ impl Txn {
         self.scans.clear();
         self.reads.clear();
         self.telemetry.forget_accessed();
-        if locks_ranges {
+        super::telemetry::note_activity(&self.touched);
+        let locks_dropped = self.keeps_tables && self.locks.has_partitions();
+        if self.keeps_tables {
+            self.forget_touched();
+        }
+        if locks_ranges || locks_dropped {
             // Its session has no snapshot any more, and soon no process has the slot (INV-HOLD).
             self.hold();
         } else {

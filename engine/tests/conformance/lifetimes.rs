@@ -121,6 +121,86 @@ fn a_table_that_only_a_savepoint_has_read_is_forgotten() {
     }
 }
 
+/// Takes the memory that a dropped table's partitions had, and fills it with zeros.
+fn reuse(e: &Engine) -> Vec<NonNull<u8>> {
+    Table::free_dropped(e, 1, e.refresh_min_pin(&Idle));
+    let size = PartitionMap::size(PARTITIONS);
+    let others: Vec<NonNull<u8>> = (0..4).map(|_| e.region.alloc(1, size).expect("memory")).collect();
+    for p in &others {
+        // SAFETY: ours, of that size.
+        unsafe { p.as_ptr().write_bytes(0, size) };
+    }
+    others
+}
+
+fn assert_untouched(others: Vec<NonNull<u8>>, who: &str) {
+    for p in others {
+        // SAFETY: as in `reuse`.
+        let now = unsafe { std::slice::from_raw_parts(p.as_ptr(), PartitionMap::size(PARTITIONS)) };
+        assert!(now.iter().all(|b| *b == 0), "{who} has written into memory of others");
+    }
+}
+
+/// A transaction that has inserted into `kept`, and whose savepoint into `dropped`; the savepoint
+/// was rolled back, and others have dropped that table.
+fn with_a_dropped_table(e: Engine, kept: &'static Table, dropped: &'static Table) -> Txn {
+    let mut t = Txn::new(e, 0);
+    t.begin(Level::Snapshot, 1);
+    insert(&mut t, Touch { table: kept, no: 0 }, b"stays");
+    t.set_depth(2);
+    t.before_write(&Idle, Touch { table: dropped, no: 1 }).expect("nobody is in the way");
+    insert(&mut t, Touch { table: dropped, no: 1 }, b"undone");
+    t.abort_sub(2);
+    let before = e.now();
+    dropped.retire(&e);
+    assert!(e.refresh_min_pin(&Idle) <= before, "the transaction keeps the table");
+    t
+}
+
+/// Others may drop a table that only a savepoint has touched which was rolled back, before the
+/// prepared transaction is handed over, or cannot be prepared after all.
+#[test]
+fn a_table_that_only_a_savepoint_has_touched_is_forgotten_by_who_is_prepared() {
+    for (protocol, aborts) in
+        [(Protocol::Occ, false), (Protocol::Occ, true), (Protocol::PartCc, false), (Protocol::PartCc, true)]
+    {
+        let block = Block::new(16 << 20, 3).expect("a block");
+        let e = block.engine;
+        let mut t = with_a_dropped_table(e, table(&e, Protocol::Occ), table(&e, protocol));
+        t.prepare_ahead(&Idle).expect("nobody is in the way");
+        let others = reuse(&e);
+        if aborts {
+            t.abort();
+        } else {
+            t.hand_over(2);
+            Txn::take_over(e, 0).expect("the transaction").abort();
+        }
+        assert_untouched(others, "who is prepared");
+        e.tick();
+        Table::free_dropped(&e, 1, e.refresh_min_pin(&Idle));
+        assert!(!e.is_pinned(0), "nothing is kept any more");
+    }
+}
+
+/// The same of a commit that waits until it is done.
+#[test]
+fn a_table_that_only_a_savepoint_has_touched_stays_for_who_rests() {
+    for protocol in [Protocol::Occ, Protocol::PartCc] {
+        let block = Block::new(16 << 20, 3).expect("a block");
+        let e = block.engine;
+        let mut t = with_a_dropped_table(e, table(&e, Protocol::Occ), table(&e, protocol));
+        t.prepare_held(&Idle, true, &|_, _| {}).expect("nobody is in the way");
+        t.mark_committed();
+        t.settle();
+        t.rest();
+        let others = reuse(&e);
+        t.done();
+        t.finish(&Idle);
+        assert_untouched(others, "who rests");
+        assert!(!e.is_pinned(0), "nothing is kept any more");
+    }
+}
+
 /// A partition's lock outlives the savepoint that took it; so does the pin, and with it the table.
 #[test]
 fn a_table_in_which_a_savepoint_has_left_a_lock_stays() {
