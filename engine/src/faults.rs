@@ -295,6 +295,8 @@ pub enum Moment {
     Locking,
     /// An insert has judged the records with its key, and its entry is not added yet.
     Judged,
+    /// The lock within a write was released.
+    Released,
 }
 
 #[cfg(feature = "faults")]

@@ -27,7 +27,7 @@ use super::inserted::Inserted;
 use super::write_list::WriteList;
 use super::{Owner, RecordRef};
 use crate::csn::SlotId;
-use crate::faults::{self, Fault};
+use crate::faults::{self, Fault, Moment};
 use crate::lock::Mode;
 use crate::memory::OutOfMemory;
 use crate::primitive::{fence, Ordering};
@@ -652,6 +652,7 @@ impl WriteSet {
     fn release_lock(&mut self, owner: &Owner, i: usize) {
         if self.all.take_lock(i) {
             self.all.record(i).lock.release(owner.e.region, owner.slot, None);
+            faults::reached(Moment::Released);
         }
     }
 

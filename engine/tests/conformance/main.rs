@@ -15,6 +15,7 @@ mod dropped;
 mod early;
 mod faults;
 mod frozen;
+mod given_up;
 mod groups;
 mod heat;
 mod held;
