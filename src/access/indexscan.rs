@@ -8,7 +8,7 @@
 use super::{hollow, index_lookup, primary, protect};
 use crate::access::fetch::Fetch;
 use crate::pg::local::Local;
-use crate::pg::raw;
+use crate::pg::{raw, MAX_BLOCKS, ROWS};
 use crate::state::rel::{self, RelInfo};
 use crate::state::xact::{self, parallel, Mode};
 use pgrx::pg_sys;
@@ -307,7 +307,30 @@ unsafe extern "C-unwind" fn getbitmap(scan: pg_sys::IndexScanDesc, tbm: *mut pg_
         }
         match hollow::scan::bitmap(scan, tbm) {
             n if n >= 0 => n,
-            _ => stock((*scan).indexRelation).amgetbitmap.map_or(0, |f| f(scan, tbm)),
+            _ => {
+                let n = stock((*scan).indexRelation).amgetbitmap.map_or(0, |f| f(scan, tbm));
+                let am = (*(*(*scan).indexRelation).rd_rel).relam;
+                let others = am.to_u32() == pg_sys::BRIN_AM_OID.to_u32();
+                n + if others { add_unreported(scan, tbm) } else { 0 }
+            }
         }
+    }
+}
+
+/// BRIN takes the table to have as many blocks as are reported ([`MAX_BLOCKS`]): adds the others to
+/// the bitmap, whatever they contain. Returns their number of rows, at most.
+#[pg_guard]
+unsafe extern "C-unwind" fn add_unreported(scan: pg_sys::IndexScanDesc, tbm: *mut pg_sys::TIDBitmap) -> i64 {
+    // SAFETY: `scan` is of an open index, whose table is locked: the look-up by OID finds it, and
+    // an ERROR's clean-up closes it. `tbm` is valid (amapi.h: amgetbitmap).
+    unsafe {
+        let heap = pg_sys::RelationIdGetRelation((*(*(*scan).indexRelation).rd_index).indrelid);
+        let blocks = if rel::is_ours(heap) { rel::info(heap).table.len().div_ceil(ROWS) } else { 0 };
+        pg_sys::RelationClose(heap);
+        for block in MAX_BLOCKS..blocks {
+            pgrx::check_for_interrupts!();
+            pg_sys::tbm_add_page(tbm, block as pg_sys::BlockNumber);
+        }
+        (blocks.saturating_sub(MAX_BLOCKS) * ROWS) as i64
     }
 }

@@ -27,6 +27,9 @@ use pgrx::pg_sys;
 
 /// Rows in a block: a record's number is `block * ROWS + offset - 1`.
 pub const ROWS: u64 = 256;
+/// Largest block number + 1 that is reported: ANALYZE prefetches these numbers from a nearly empty
+/// file, and beyond a segment of a file that is an ERROR. Bitmap scans meet more blocks.
+pub const MAX_BLOCKS: u64 = 131_072;
 /// First block of pseudo TIDs, which name buffered writes of this transaction.
 pub const PSEUDO: u32 = 0x8000_0000;
 
@@ -65,11 +68,11 @@ impl Tid {
         if block < PSEUDO {
             return Tid::Record(block as u64 * ROWS + offset as u64 - 1);
         }
-        let n = (block - PSEUDO) * 128 + (offset as u32 - 1) / 2;
-        if (offset - 1) % 2 == 1 {
-            Tid::New(n)
-        } else {
-            Tid::Old(n)
+        // A user may write any TID: larger numbers name no write.
+        match u32::try_from(u64::from(block - PSEUDO) * 128 + (u64::from(offset) - 1) / 2) {
+            Ok(n) if (offset - 1) % 2 == 1 => Tid::New(n),
+            Ok(n) => Tid::Old(n),
+            Err(_) => Tid::Invalid,
         }
     }
     /// The item pointer.
@@ -339,5 +342,6 @@ mod unit {
             assert_eq!(Tid::read(&t.item()), t);
         }
         assert_eq!(Tid::read(&Tid::Invalid.item()), Tid::Invalid);
+        assert_eq!(Tid::read(&make(PSEUDO + (1 << 25), 2)), Tid::Invalid);
     }
 }

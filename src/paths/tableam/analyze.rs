@@ -39,6 +39,11 @@ unsafe fn rows_of_block(rel: pg_sys::Relation) -> f64 {
     f64::from(form.reltuples.max(0.0)) / f64::from(form.relpages.max(1))
 }
 
+/// A block that is reported stands for so many. (The last reported ones may stand for none.)
+fn stride(s: &Scan) -> u64 {
+    s.all.div_ceil(ROWS).div_ceil(crate::pg::MAX_BLOCKS).max(1)
+}
+
 /// Makes a block that ANALYZE has chosen the current one; false if there is none.
 ///
 /// # Safety
@@ -50,11 +55,9 @@ pub unsafe fn sample_block(s: *mut Scan, block: pg_sys::BlockNumber) -> bool {
         if (*s).info.is_null() {
             return true;
         }
-        let real = (*s).all.div_ceil(ROWS);
-        let stride = real.div_ceil(super::relation::MAX_BLOCKS).max(1);
-        (*s).block = block as u64 * stride;
+        (*s).block = block as u64 * stride(&*s);
         (*s).at = 0;
-        (*s).block < real
+        (*s).block < (*s).all.div_ceil(ROWS)
     }
 }
 
@@ -88,12 +91,12 @@ pub unsafe extern "C-unwind" fn next_tuple(
             (*s).at += 1;
             let Some(r) = RecordRef::find(info.table, n) else { break };
             if let Some(v) = visible::newest(t, r) {
-                *live += 1.0;
+                *live += stride(&*s) as f64;
                 tuple::store(slot, info.oid, Tid::Record(n), v.as_ptr());
                 return true;
             }
             if !r.rec.head().is_null() || visible::is_dead(t, r) {
-                *dead += 1.0;
+                *dead += stride(&*s) as f64;
             }
         }
         crate::pg::expr::clear(slot);

@@ -4,7 +4,7 @@ use crate::pg::buffers;
 use crate::pg::compat::{self, Storage};
 use crate::pg::errors::unsupported;
 use crate::pg::local::Local;
-use crate::pg::ROWS;
+use crate::pg::{MAX_BLOCKS, ROWS};
 use crate::state::{rel, shmem, standby, xact};
 use mixedcc_engine::durable::merge::Fork;
 use mixedcc_engine::record::{Version, VERSION_HEADER};
@@ -14,10 +14,6 @@ use pgrx::prelude::*;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ptr::NonNull;
-
-/// Largest block number + 1 that is reported (ANALYZE and bitmap scans prefetch
-/// these numbers from a nearly empty file; beyond 131072 blocks that is an ERROR).
-pub const MAX_BLOCKS: u64 = 131_072;
 
 /// # Safety
 /// tableam.h's contract of `slot_callbacks`.
