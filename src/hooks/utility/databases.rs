@@ -6,10 +6,11 @@
 //! so no session can connect to it. It waits until no session is connected, as the command does.
 //! Then it waits for a round, which writes what these sessions have left. The checkpoints of the
 //! command find nothing dirty there, so they do not wait for the command. The companion writes
-//! nothing of its own accord: its rounds leave out what is clean. Before DROP DATABASE, and before
-//! ALTER DATABASE SET TABLESPACE, the permanent tables leave the memory. If the command fails, or
-//! when their database has moved, they are loaded again.
+//! nothing of its own accord. For that the permanent tables leave the memory before the command:
+//! the coordinator may end a switch there, which a round would note. If the command fails, or has
+//! copied or moved their database, they are loaded again.
 
+use super::maintain::must_be_alone;
 use super::{database, elements, flag, Call};
 use crate::pg::compat;
 use crate::pg::errors::refuse;
@@ -23,10 +24,14 @@ use pgrx::prelude::*;
 pub fn create(call: Call) {
     // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::CreatedbStmt>() };
+    must_be_alone(&call, c"CREATE DATABASE");
     let named = elements(s.options).into_iter().find(|e| e.name == "template").and_then(|e| e.value);
     let template = named.unwrap_or_else(|| "template1".into());
     if compat::may_create_databases(user()) {
-        close(&template, Command::Create);
+        // The command itself says that it does not exist.
+        if let Some(db) = lock(&template, Command::Create.lock()) {
+            close(db, &template, Command::Create);
+        }
     }
     drop(template);
     call.run();
@@ -37,13 +42,13 @@ pub fn remove(call: Call) {
     // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::DropdbStmt>() };
     let name = super::text(s.dbname).unwrap_or_default();
-    let db = database(&name);
-    if db.is_some_and(|db| is_other(db) && compat::owns_database(Oid::from(db), user())) {
-        close(&name, Command::Drop { force: flag(s.options, "force") });
-    }
+    // The name may mean another database as soon as it is looked up. The one that is locked is the
+    // one that the command drops; without a lock the command drops none.
+    must_be_alone(&call, c"DROP DATABASE");
+    let closed = close_own(&name, Command::Drop { force: flag(s.options, "force") });
     drop(name);
     call.run();
-    let Some(db) = db else { return };
+    let Some(db) = closed else { return };
     // The transaction's pin keeps the tables until we are done with them.
     xact::txn();
     shmem::storages(db).into_iter().for_each(forget);
@@ -56,16 +61,9 @@ pub fn alter(call: Call) {
     let s = unsafe { &*call.node::<pg_sys::AlterDatabaseStmt>() };
     let moves = elements(s.options).iter().any(|d| d.name == "tablespace");
     let name = super::text(s.dbname).unwrap_or_default();
-    if let Some(db) = database(&name).filter(|_| moves) {
-        if shmem::storages(db).into_iter().any(|key| !is_permanent(key)) {
-            refuse(
-                "a database with unlogged mixedcc tables cannot be moved to another tablespace",
-                "Make them permanent with ALTER TABLE ... SET LOGGED, or drop them first.",
-            );
-        }
-        if is_other(db) && compat::owns_database(Oid::from(db), user()) {
-            close(&name, Command::Move);
-        }
+    if moves {
+        must_be_alone(&call, c"ALTER DATABASE SET TABLESPACE");
+        close_own(&name, Command::Move);
     }
     drop(name);
     call.run();
@@ -113,10 +111,18 @@ impl Command {
     }
 }
 
-/// Closes a database to the end of the transaction (INV-CLOSED). The command itself says that it
-/// does not exist.
-fn close(name: &str, command: Command) {
-    let Some(db) = lock(name, command.lock()) else { return };
+/// Closes a database of this user, and of no session of ours. Returns which one that is; `None`:
+/// the command itself says why it cannot be.
+fn close_own(name: &str, command: Command) -> Option<u32> {
+    let is_own = |db: u32| is_other(db) && compat::owns_database(Oid::from(db), user());
+    database(name).filter(|db| is_own(*db))?;
+    let db = lock(name, command.lock()).filter(|db| is_own(*db))?;
+    close(db, name, command);
+    Some(db)
+}
+
+/// Closes a database, which is locked, to the end of the transaction (INV-CLOSED).
+fn close(db: u32, name: &str, command: Command) {
     loads::leave(db);
     let (mut sessions, mut prepared) = (0, 0);
     // SAFETY: the numbers are of this frame, which owns nothing. An ERROR (a session that the user
@@ -132,15 +138,20 @@ fn close(name: &str, command: Command) {
             .set_detail(users(sessions, prepared))
             .report(PgLogLevel::ERROR);
     }
+    // No session is left that could make one.
+    if matches!(command, Command::Move) && shmem::storages(db).into_iter().any(|key| !is_permanent(key)) {
+        refuse(
+            "a database with unlogged mixedcc tables cannot be moved to another tablespace",
+            "Make them permanent with ALTER TABLE ... SET LOGGED, or drop them first.",
+        );
+    }
     // A single-user server has no companion, and nothing that a round would image.
     // SAFETY: a variable of this process, which its one thread writes when it starts.
     let has_companion = unsafe { pg_sys::IsUnderPostmaster };
     if has_companion && !permanent(db).is_empty() {
         rounds::round_now();
     }
-    if !matches!(command, Command::Create) {
-        permanent(db).into_iter().for_each(forget);
-    }
+    permanent(db).into_iter().for_each(forget);
 }
 
 /// Locks the database that a name means, also if another session renames one meanwhile.

@@ -96,7 +96,7 @@ pub(super) fn name_of_oid(oid: Oid) -> String {
 }
 
 /// Is the command a client's, so that it may commit in the middle? An ERROR if it is not.
-fn must_be_alone(call: &Call, command: &CStr) {
+pub(super) fn must_be_alone(call: &Call, command: &CStr) {
     let top = call.context == pg_sys::ProcessUtilityContext::PROCESS_UTILITY_TOPLEVEL;
     // SAFETY: `command` is a C string; the ERROR of a block unwinds.
     unsafe { pg_sys::PreventInTransactionBlock(top, command.as_ptr()) };
