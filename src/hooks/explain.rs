@@ -30,7 +30,7 @@ unsafe extern "C-unwind" fn explain(
 ) {
     // SAFETY: the arguments are those of ExplainOneQuery_hook, and are passed on unchanged.
     unsafe {
-        let tables = tables_of(query);
+        let tables = if (*es).verbose || (*es).analyze { tables_of(query) } else { Vec::new() };
         let before = predicates();
         match PREVIOUS.get().explain {
             Some(prev) => prev(query, options, into, es, text, params, env),
@@ -56,6 +56,7 @@ unsafe fn tables_of(query: *mut pg_sys::Query) -> Vec<pg_sys::Oid> {
     found
 }
 
+#[pg_guard]
 unsafe extern "C-unwind" fn walk(node: *mut pg_sys::Node, context: *mut core::ffi::c_void) -> bool {
     // SAFETY: `node` is null or a valid node, and `context` is the vector of `tables_of`
     // (query_tree_walker).

@@ -256,7 +256,13 @@ fn concerns_us(tag: NodeTag) -> bool {
         || tag == T_TruncateStmt
         || tag == T_VariableSetStmt
         || ddl.contains(&tag)
-        || (tag == T_CallStmt && annotate::any())
+        || (tag == T_CallStmt && calls_annotated())
+}
+
+/// Is any function annotated? `process` has no guard, and the annotations may have to be read.
+#[pg_guard]
+extern "C-unwind" fn calls_annotated() -> bool {
+    annotate::any()
 }
 
 /// May a command of ours keep addresses of versions while functions run? Those that only run the

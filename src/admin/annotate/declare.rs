@@ -182,10 +182,13 @@ pub unsafe fn note_group(stmt: *const pg_sys::PlannedStmt) {
     }
 }
 
+/// Callers have no guard, and the annotations may have to be read.
+///
 /// # Safety
 /// Null, or a valid list of PlanInvalItems.
+#[pg_guard]
 #[cold]
-unsafe fn note_calls(items: *mut pg_sys::List) {
+unsafe extern "C-unwind" fn note_calls(items: *mut pg_sys::List) {
     note_procedure();
     if items.is_null() {
         return;
