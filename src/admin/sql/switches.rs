@@ -62,6 +62,17 @@ pub(super) fn chosen(rel: &Open, table: Oid, partition: Option<i32>) -> (&'stati
     }
 }
 
+/// A standby has the protocols of its primary.
+fn must_not_recover(function: &str) {
+    if compat::in_recovery() {
+        complain(
+            PgSqlErrorCode::ERRCODE_READ_ONLY_SQL_TRANSACTION,
+            &format!("cannot execute mixedcc.{function}() during recovery"),
+            "Call it on the primary.",
+        );
+    }
+}
+
 /// A session that holds the table's ACCESS EXCLUSIVE lock to the end of the transaction is alone
 /// with it: the protocol changes at once.
 fn put_alone(t: &Table, no: u32, part: &Partition, p: Protocol, by: u32) {
@@ -78,6 +89,7 @@ fn put_alone(t: &Table, no: u32, part: &Partition, p: Protocol, by: u32) {
 
 #[pg_extern(sql = false)]
 fn set_protocol(table: Option<Oid>, protocol: Option<&str>, partition: Option<i32>) {
+    must_not_recover("set_protocol");
     let table = given(table, "table");
     let p = parse_protocol(protocol);
     let rel = control(table);
@@ -104,6 +116,7 @@ fn set_protocol(table: Option<Oid>, protocol: Option<&str>, partition: Option<i3
 
 #[pg_extern(sql = false)]
 fn unpin(table: Option<Oid>, partition: Option<i32>) {
+    must_not_recover("unpin");
     let table = given(table, "table");
     let rel = control(table);
     let (t, parts, _) = chosen(&rel, table, partition);

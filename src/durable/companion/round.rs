@@ -51,7 +51,7 @@ pub fn make(e: &Engine, spaces: &mut Spaces, of: (Lsn, RoundKind, bool), pace: &
     let slot = shmem::my_slot();
     // INV-TABLE: tables that are found under the pin stay.
     e.pin(slot);
-    let keys: Vec<[u32; 4]> = shmem::all(None).iter().filter(|t| t.durable().is_some()).map(|t| t.key).collect();
+    let keys: Vec<[u32; 4]> = shmem::all(None).iter().filter(|t| has_images(t)).map(|t| t.key).collect();
     let flagged = |key: &[u32; 4]| shmem::find(*key).and_then(Table::durable).filter(|d| d.is_flagged());
     pace.expect(keys.iter().filter_map(flagged).map(Durable::dirty_records).sum());
     let mut known = Vec::with_capacity(keys.len());
@@ -82,6 +82,12 @@ pub fn make(e: &Engine, spaces: &mut Spaces, of: (Lsn, RoundKind, bool), pace: &
     let after = wal::usage();
     let written = Written { rows, pages: after.images - before.images, bytes: after.bytes - before.bytes };
     Made { kind: kind as u64, redo, begun, ended: compat::now(), written }
+}
+
+/// Is the table one whose rows this server brings into images? Not if it was loaded as a standby
+/// is: its next user loads it anew, from pages that the replay has written.
+fn has_images(table: &Table) -> bool {
+    table.durable().is_some_and(|d| d.live.era.load(Ordering::SeqCst) == 0)
 }
 
 /// The flag of a table, which is set again unless its round is complete.
