@@ -17,7 +17,8 @@ use pgrx::pg_sys;
 const LOOK_US: core::ffi::c_long = 1000;
 
 /// The table of a relation, and the oldest transaction id that is needed for it. A permanent table
-/// that does not fit into memory is none; its files need no transaction id then.
+/// that does not fit into memory is none. Its files need no transaction id then, unless a prepared
+/// transaction has rows in them whose end was not known when its journal was absorbed (D-XID).
 ///
 /// # Safety
 /// An open relation of ours, locked as VACUUM does.
@@ -27,7 +28,8 @@ pub unsafe fn of(rel: pg_sys::Relation) -> (Result<&'static Table, TooLarge>, pg
         let oldest = pg_sys::GetOldestNonRemovableTransactionId(rel);
         if compat::is_permanent(rel) {
             if let Err(x) = rel::table_if_it_fits(rel) {
-                return (Err(x), oldest);
+                let is_absorbed = shmem::absent(compat::storage_key(&compat::storage_of(rel))).is_some();
+                return (Err(x), if is_absorbed { oldest } else { (*(*rel).rd_rel).relfrozenxid });
             }
         }
         let table = rel::info(rel).table;
