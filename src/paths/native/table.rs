@@ -422,10 +422,12 @@ impl Table {
             self.rel.set(rel);
             if !self.valid.get() {
                 // Before it is looked at: an invalidation from then on counts.
+                let unwinding = InvalidUnlessKept(&self.valid);
                 self.valid.set(true);
                 DEFINITIONS.set(DEFINITIONS.get() + 1);
                 self.definition.set(DEFINITIONS.get());
                 self.look(rel);
+                std::mem::forget(unwinding);
             }
             pg_sys::relation_close(rel, pg_sys::NoLock as i32);
         }
@@ -468,6 +470,15 @@ impl Table {
             }
             *self.referring.borrow_mut() = referring;
         }
+    }
+}
+
+/// A definition that could not be read to the end is not valid.
+struct InvalidUnlessKept<'a>(&'a Cell<bool>);
+
+impl Drop for InvalidUnlessKept<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
     }
 }
 
