@@ -267,10 +267,10 @@ fn reset_stats(table: Option<Oid>) {
         drop(open(oid, pg_sys::AccessShareLock));
     }
     let admin = is_admin();
+    // SAFETY: catalog look-ups: any OID is answered; after the first one the table is known.
+    let owns = |oid| unsafe { pg_sys::get_rel_relkind(oid) != 0 && compat::owns_relation(oid, pg_sys::GetUserId()) };
     for (oid, t) in visible_tables() {
-        // SAFETY: `GetUserId` reads a variable of this process.
-        let wanted = table
-            .map_or_else(|| admin || compat::owns_relation(oid, unsafe { pg_sys::GetUserId() }), |want| want == oid);
+        let wanted = table.map_or_else(|| admin || owns(oid), |want| want == oid);
         if !wanted {
             continue;
         }

@@ -30,12 +30,12 @@ fn codec_of(index: u64) -> Option<&'static Codec> {
     }
 }
 
-/// May the user see keys of the table?
+/// May the user see keys of the table? Not of one that was dropped meanwhile.
 fn may_see(table: Oid) -> bool {
-    // SAFETY: catalog look-up: any OID is answered; for a table that was dropped it raises an
-    // ERROR, which unwinds.
+    // SAFETY: catalog look-ups: any OID is answered; after the first one the table is known.
     unsafe {
-        compat::relation_rights(table, pg_sys::GetUserId(), pg_sys::ACL_SELECT)
+        pg_sys::get_rel_relkind(table) != 0
+            && compat::relation_rights(table, pg_sys::GetUserId(), pg_sys::ACL_SELECT)
             && pg_sys::check_enable_rls(table, pg_sys::InvalidOid, true)
                 != pg_sys::CheckEnableRlsResult::RLS_ENABLED as i32
     }

@@ -67,6 +67,21 @@ fn place(rv: *const pg_sys::RangeVar) -> (Oid, bool) {
     }
 }
 
+/// Has this transaction made the relation? With IF NOT EXISTS another session may have made one of
+/// that name since we have looked.
+fn is_new(oid: Oid) -> bool {
+    // SAFETY: any OID is answered; an entry is closed after its last use.
+    unsafe {
+        let r = pg_sys::RelationIdGetRelation(oid);
+        if r.is_null() {
+            return false;
+        }
+        let is_new = (*r).rd_createSubid != 0;
+        pg_sys::RelationClose(r);
+        is_new
+    }
+}
+
 /// Gives a new table its options.
 fn finish(rv: *const pg_sys::RangeVar, space: Oid, given: &Options) {
     // SAFETY: `rv` is a range variable of a parse tree, as each caller passes it. Catalog look-up:
@@ -79,7 +94,7 @@ fn finish(rv: *const pg_sys::RangeVar, space: Oid, given: &Options) {
             found
         }
     };
-    if super::ours(oid).is_none() {
+    if super::ours(oid).is_none() || !is_new(oid) {
         return;
     }
     let mut o = given.clone();

@@ -383,6 +383,9 @@ unsafe fn build_hollow(rel: pg_sys::Relation, index: pg_sys::Relation, info: *mu
             duplicate_key(rel, index, values.as_mut_ptr(), nulls.as_mut_ptr(), Met::ByBuild);
         }
         let alive = |no: &u64| {
+            if no % 4096 == 0 {
+                pgrx::check_for_interrupts!();
+            }
             let row = RecordRef::find(table, *no).and_then(|r| wanted.entry(t, r));
             row.is_some_and(|e| e.alive)
         };

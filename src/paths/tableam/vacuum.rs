@@ -138,10 +138,14 @@ fn mark_dead(table: &'static Table, progress: &Progress) -> Dead {
 /// Gives the marked records and their tombstones back.
 fn free_dead(table: &'static Table, dead: &Dead, progress: &Progress) {
     let t = xact::txn();
+    let mut counted = 0;
     // The last one first: lists of numbers are taken from their heads.
     for (i, n) in dead.numbers.from_last().enumerate() {
         if i % SWEEP == 0 {
             progress.freed_from(n);
+            // After a cancel the next VACUUM goes on, with the right number.
+            less_dead(table, i - std::mem::replace(&mut counted, i));
+            pgrx::check_for_interrupts!();
         }
         let Some(r) = table.record(n) else { continue };
         let v = NonNull::new(r.head());
@@ -165,9 +169,15 @@ fn free_dead(table: &'static Table, dead: &Dead, progress: &Progress) {
     let min = renew_moment(t);
     table.order_free(min);
     for slot in 0..t.e.slots.len() {
+        pgrx::check_for_interrupts!();
         RetireQueue::drain_for(&t.e, slot as u16, t.slot, min, usize::MAX);
     }
-    let left = table.dead.load(Ordering::Relaxed).saturating_sub(dead.numbers.len());
+    less_dead(table, dead.numbers.len() as usize - counted);
+}
+
+/// So many dead records were freed.
+fn less_dead(table: &Table, freed: usize) {
+    let left = table.dead.load(Ordering::Relaxed).saturating_sub(freed as u64);
     table.dead.store(left, Ordering::Relaxed);
 }
 
