@@ -1,0 +1,137 @@
+#!/usr/bin/python3
+"""What a user may send without any right on our tables: it neither ends the server nor takes
+rows of others away. (TIDs that a user makes up are in sql/system_columns.sql.)"""
+
+import threading
+
+import psycopg2
+
+from lib.common import METHOD, OURS, check, connect, drop_database, equal, main, make_database, query, value, wait_until, waits_for_lock
+
+DATABASE, OTHER, NEW, ROLE = "process_hostile", "process_hostile_1", "process_hostile_2", "process_hostile_role"
+
+
+def started(connection):
+    return value(connection, "SELECT pg_postmaster_start_time()")
+
+
+def outcome(connection, sql):
+    """The SQLSTATE of an error, if there is one."""
+    try:
+        query(connection, sql)
+        return None
+    except psycopg2.Error as e:
+        return e.pgcode
+
+
+class Beside:
+    """A statement in a thread of its own."""
+
+    def __init__(self, connection, sql):
+        self.connection, self.sql, self.got = connection, sql, "nothing"
+        self.pid = connection.info.backend_pid
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        self.got = outcome(self.connection, self.sql)
+
+    def end(self):
+        self.thread.join(60)
+        return self.got
+
+
+def test_deep_expressions():
+    """EXPLAIN looks for tables in the statement's tree: a deep one is an error at most."""
+    connection = make_database(DATABASE)
+    began = started(connection)
+    query(connection, f"CREATE TABLE t (id int PRIMARY KEY, v int) USING {METHOD}; INSERT INTO t VALUES (1, 1)")
+    for depth in (100, 1000, 2000, 2500, 3000, 4000, 6000):
+        terms = "+".join(["v"] * depth)
+        for how in ("", "(VERBOSE)", "(ANALYZE)"):
+            got = outcome(connection, f"EXPLAIN {how} SELECT {terms} FROM t WHERE id = 1")
+            check(f"hostile: EXPLAIN {how} of {depth} terms", got in (None, "54001"), got)
+    equal("hostile: EXPLAIN (VERBOSE) of 1000 terms shows the plan", outcome(connection, f"EXPLAIN (VERBOSE) SELECT {'+'.join(['v'] * 1000)} FROM t"), None)
+    equal("hostile: EXPLAIN has not ended the server", started(connection), began)
+    connection.close()
+
+
+def test_annotations():
+    """The annotations of functions are read where a statement begins, and that may fail."""
+    if not OURS:
+        return
+    connection, holder = connect(DATABASE), connect(DATABASE)
+    began = started(connection)
+    query(connection, """CREATE FUNCTION f(int) RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN $1; END';
+        CREATE PROCEDURE p() LANGUAGE plpgsql AS 'BEGIN END';
+        SELECT mixedcc.annotate('f(int)', 't', '1')""")
+    planned = connect(DATABASE)
+    query(planned, "PREPARE q AS SELECT f(1)")
+    for _ in range(7):
+        query(planned, "EXECUTE q")
+    query(connection, "CREATE FUNCTION g() RETURNS int LANGUAGE sql AS 'SELECT 1'")
+    query(holder, "BEGIN")
+    query(holder, "LOCK TABLE pg_seclabel IN ACCESS EXCLUSIVE MODE")
+    for name, session, sql in (("CALL", connect(DATABASE), "CALL p()"), ("a kept plan", planned, "EXECUTE q")):
+        query(session, "SET statement_timeout = '300ms'")
+        equal(f"hostile: annotations that cannot be read, {name}", outcome(session, sql), "57014")
+        equal(f"hostile: and the session goes on, {name}", outcome(session, "SHOW lock_timeout"), None)
+    query(holder, "ROLLBACK")
+    equal("hostile: a call after that", outcome(planned, "EXECUTE q"), None)
+    equal("hostile: annotations have not ended the server", started(connection), began)
+
+
+def test_half_known_tables():
+    """What a native call has found out of a table's definition counts only if that was all."""
+    if not OURS:
+        return
+    connection, holder, session = connect(DATABASE), connect(DATABASE), connect(DATABASE)
+    query(connection, """CREATE TABLE parent (id int PRIMARY KEY) USING mixedcc;
+        CREATE TABLE child (id int PRIMARY KEY, parent_id int REFERENCES parent) USING mixedcc;
+        INSERT INTO parent VALUES (1); INSERT INTO child VALUES (1, 1)""")
+    query(holder, "BEGIN")
+    query(holder, "LOCK TABLE pg_constraint IN ACCESS EXCLUSIVE MODE")
+    query(session, "SET lock_timeout = '200ms'")
+    equal("hostile: a definition that cannot be read", outcome(session, "SELECT mixedcc.set(NULL::child, 'parent_id', 1, 1)"), "55P03")
+    query(holder, "ROLLBACK")
+    equal("hostile: a native update against a foreign key", outcome(session, "SELECT mixedcc.set(NULL::child, 'parent_id', 999, 1)"), "23503")
+    equal("hostile: and the row is as before", query(session, "SELECT parent_id FROM child"), [(1,)])
+
+
+def test_renamed_databases():
+    """DROP DATABASE takes what it has locked, and not what the name meant when it was sent."""
+    boss, watcher = connect("postgres"), connect("postgres")
+    for name in (OTHER, NEW):
+        query(boss, f"DROP DATABASE IF EXISTS {name}")
+    query(boss, f"DROP ROLE IF EXISTS {ROLE}")
+    query(boss, f"CREATE ROLE {ROLE} LOGIN")
+    for who in ("postgres", ROLE):
+        query(boss, f"CREATE DATABASE {OTHER}")
+        session = connect(OTHER)
+        if OURS:
+            query(session, "CREATE EXTENSION mixedcc")
+        query(session, f"CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v int) USING {METHOD}; INSERT INTO t SELECT g, g FROM generate_series(1, 100) g")
+        session.close()
+        dropper = connect("postgres")
+        query(dropper, f"SET ROLE {who}")
+        query(boss, "BEGIN")
+        query(boss, f"ALTER DATABASE {OTHER} RENAME TO {NEW}")
+        beside = Beside(dropper, f"DROP DATABASE IF EXISTS {OTHER}")
+        check(f"hostile: DROP DATABASE waits, {who}", wait_until(lambda beside=beside: waits_for_lock(watcher, beside.pid)))
+        query(boss, "COMMIT")
+        equal(f"hostile: DROP DATABASE of what is not there any more, {who}", beside.end(), None)
+        session = connect(NEW)
+        equal(f"hostile: the renamed database keeps its rows, {who}", query(session, "SELECT count(*), sum(v) FROM t"), [(100, 5050)])
+        session.close()
+        dropper.close()
+        query(boss, f"DROP DATABASE {NEW}")
+    query(boss, f"DROP ROLE {ROLE}")
+    watcher.close()
+    boss.close()
+
+
+def end():
+    drop_database(DATABASE)
+
+
+main(test_deep_expressions, test_annotations, test_half_known_tables, test_renamed_databases, end)
