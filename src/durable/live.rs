@@ -111,16 +111,22 @@ fn too_large(free: u64, key: [u32; 4]) -> TooLarge {
     TooLarge { need: (u64::from(buffers::blocks(key, Fork::Main)) * PAGE as u64).max(free + 1) }
 }
 
-/// Gives up the tables of this database whose files are gone.
+/// Gives up the tables that are of no use any more, and those whose files are gone. Of another
+/// database each file is looked for only if the first one is gone, as after DROP DATABASE.
 fn sweep() {
+    rel::give_up_old();
     // SAFETY: a variable of this process.
-    let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
-    for table in shmem::all(Some(database)) {
+    let own = unsafe { pg_sys::MyDatabaseId }.to_u32();
+    let mut others = HashMap::new();
+    for table in shmem::all(None) {
         let is_live = table.durable().is_some_and(|d| d.live.era.load(Ordering::SeqCst) != 0);
-        if is_live && !buffers::exists(table.key, Fork::Main) {
-            if let Some(table) = shmem::unregister(table.key) {
-                table.retire(&shmem::engine());
-            }
+        let is_there = || buffers::exists(table.key, Fork::Main);
+        let database = table.key[1];
+        if !is_live || database != own && *others.entry(database).or_insert_with(is_there) || is_there() {
+            continue;
+        }
+        if let Some(table) = shmem::unregister(table.key) {
+            table.retire(&shmem::engine());
         }
     }
 }

@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 
 mod attach;
 mod indexes;
-pub use attach::{catch_up, create_anew, known_table_of, load_if_free, make_anew, table_if_it_fits, table_of};
+pub use attach::{catch_up, create_anew, give_up_old, known_table_of, load_if_free, make_anew, table_if_it_fits, table_of};
 pub use indexes::{Active, Kept, PrimaryKey};
 
 /// Private knowledge of a relation, rebuilt when its relation cache entry is.
@@ -56,7 +56,8 @@ pub struct RelInfo {
 impl RelInfo {
     fn is_current(&self) -> bool {
         let primary = |p: Option<&Primary>| p.map_or(std::ptr::null(), std::ptr::from_ref);
-        (self.era == 0 || self.era == shmem::engine().shared.standby.era())
+        // Any session may give up a table of a standby, and no invalidation tells of that.
+        (self.era == 0 || self.era == shmem::engine().shared.standby.era() && attach::is_there(self.key, self.table))
             && std::ptr::eq(self.map, self.table.map())
             && primary(self.primary.as_ref().map(|k| k.index)) == primary(self.table.primary())
     }

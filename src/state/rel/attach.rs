@@ -56,11 +56,27 @@ fn find(key: [u32; 4]) -> Option<&'static Table> {
     shmem::find(key).filter(|table| !standby::is_gone(table))
 }
 
+/// Is this the table of a storage, and of use? It is only compared: it may be gone.
+pub(super) fn is_there(key: [u32; 4], table: *const Table) -> bool {
+    find(key).is_some_and(|there| std::ptr::eq(there, table))
+}
+
 /// Gives up the table of a storage, if it is of no use any more. The lock of INV-ATTACH is held.
 fn give_up(key: [u32; 4]) {
     if shmem::find(key).is_some_and(standby::is_gone) {
         if let Some(table) = shmem::unregister(key) {
             table.retire(&shmem::engine());
+        }
+    }
+}
+
+/// Gives up all tables of a standby that are of no use any more. Their users may never come again.
+/// Where another process has the lock of INV-ATTACH, it sees to that.
+pub fn give_up_old() {
+    for table in shmem::all(None).into_iter().filter(|table| standby::is_gone(table)) {
+        if let Some(lock) = lock_storage(table.key, false) {
+            give_up(table.key);
+            unlock_storage(lock);
         }
     }
 }

@@ -482,7 +482,8 @@ def test_conflicts():
 
 def test_refused():
     connection = Servers.standby.connect()
-    for sql, codes in (("INSERT INTO counted VALUES (1)", ("25006",)), ("SELECT * FROM counted FOR UPDATE", ("25006",))):
+    for sql, codes in (("INSERT INTO counted VALUES (1)", ("25006",)), ("SELECT * FROM counted FOR UPDATE", ("25006",)),
+                       ("SELECT mixedcc.set_protocol('counted', '2pl')", ("25006",)), ("SELECT mixedcc.unpin('counted')", ("25006",))):
         try:
             query(connection, sql)
             check(f"standby: refused: {sql}", False)
@@ -638,6 +639,30 @@ def test_definitions():
     query(primary, "DROP TABLE made; CREATE TABLE made (a int) USING mixedcc; INSERT INTO made VALUES (3)")
     shows("a table of the same name", "SELECT a FROM made", 3)
     query(primary, "DROP TABLE made")
+    primary.close()
+
+
+def test_dropped_database():
+    """The tables of a dropped database leave the memory of the standby with a later load."""
+    name, primary = f"{DATABASE}_dropped", boss()
+    live = lambda: Servers.standby.ask("SELECT live_bytes FROM mixedcc.memory")
+    query(primary, f"CREATE DATABASE {name}")
+    other = connect(name)
+    query(other, "CREATE EXTENSION mixedcc; CREATE TABLE big (id int PRIMARY KEY, w text) USING mixedcc")
+    query(other, "ALTER TABLE big ALTER w SET STORAGE external")
+    query(other, "INSERT INTO big SELECT i, repeat('x', 1000) FROM generate_series(1, 10000) i")
+    other.close()
+    catches_up(Servers.standby, primary)
+    before = live()
+    reader = Servers.standby.connect(dbname=name)
+    equal("standby: a table of another database", value(reader, "SELECT count(*) FROM big"), 10_000)
+    reader.close()
+    check("standby: it is in the memory", live() > before + 8_000_000, (before, live()))
+    query(primary, f"DROP DATABASE {name}")
+    query(primary, "DROP TABLE IF EXISTS late; CREATE TABLE late (id int, n int) USING mixedcc; INSERT INTO late VALUES (1, 1)")
+    catches_up(Servers.standby, primary)
+    equal("standby: another table is loaded", Servers.standby.ask("SELECT n FROM late"), 1)
+    must_come(lambda: catches_up(Servers.standby, primary) is None and live() < before + 4_000_000, 60)
     primary.close()
 
 
@@ -1032,7 +1057,7 @@ def test_promotion():
     equal("standby: and crash", Servers.standby.ask("SELECT count(*) FROM acct0 WHERE pad = 'after'"), len(wanted[0][0]))
 
 
-TESTS = (test_load, test_quiet, test_refused, test_serializable, test_defaults, test_definitions, test_prepared, test_frozen, test_loaded_later, test_cut, test_cursor,
+TESTS = (test_load, test_quiet, test_refused, test_serializable, test_defaults, test_definitions, test_prepared, test_frozen, test_dropped_database, test_loaded_later, test_cut, test_cursor,
          test_old_snapshot, test_conflicts, test_cascade, test_applied, test_decided_late, test_interval, test_held_back, test_small_memory, test_restart, test_killed_reader,
          test_primary_restart, test_prepared_over_restart, test_promotion)
 
