@@ -2,7 +2,7 @@
 //! pin: at its end, after a savepoint was rolled back, and in what the platform retires after its
 //! end.
 
-use mixedcc_engine::csn::SlotId;
+use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::faults;
 use mixedcc_engine::index::Reuse;
 use mixedcc_engine::open::Seen;
@@ -143,7 +143,8 @@ fn assert_untouched(others: Vec<NonNull<u8>>, who: &str) {
 
 /// A transaction that has inserted into `kept`, and whose savepoint into `dropped`; the savepoint
 /// was rolled back, and others have dropped that table.
-fn with_a_dropped_table(e: Engine, kept: &'static Table, dropped: &'static Table) -> Txn {
+/// The second value: what the oldest pin must not exceed while it keeps that table.
+fn with_a_dropped_table(e: Engine, kept: &'static Table, dropped: &'static Table) -> (Txn, Csn) {
     let mut t = Txn::new(e, 0);
     t.begin(Level::Snapshot, 1);
     insert(&mut t, Touch { table: kept, no: 0 }, b"stays");
@@ -154,7 +155,7 @@ fn with_a_dropped_table(e: Engine, kept: &'static Table, dropped: &'static Table
     let before = e.now();
     dropped.retire(&e);
     assert!(e.refresh_min_pin(&Idle) <= before, "the transaction keeps the table");
-    t
+    (t, before)
 }
 
 /// Others may drop a table that only a savepoint has touched which was rolled back, before the
@@ -166,8 +167,10 @@ fn a_table_that_only_a_savepoint_has_touched_is_forgotten_by_who_is_prepared() {
     {
         let block = Block::new(16 << 20, 3).expect("a block");
         let e = block.engine;
-        let mut t = with_a_dropped_table(e, table(&e, Protocol::Occ), table(&e, protocol));
+        let (mut t, before) = with_a_dropped_table(e, table(&e, Protocol::Occ), table(&e, protocol));
         t.prepare_ahead(&Idle).expect("nobody is in the way");
+        let keeps = e.refresh_min_pin(&Idle) <= before;
+        assert_eq!(keeps, protocol == Protocol::PartCc, "it keeps the table whose partition it has locked");
         let others = reuse(&e);
         if aborts {
             t.abort();
@@ -188,11 +191,12 @@ fn a_table_that_only_a_savepoint_has_touched_stays_for_who_rests() {
     for protocol in [Protocol::Occ, Protocol::PartCc] {
         let block = Block::new(16 << 20, 3).expect("a block");
         let e = block.engine;
-        let mut t = with_a_dropped_table(e, table(&e, Protocol::Occ), table(&e, protocol));
+        let (mut t, before) = with_a_dropped_table(e, table(&e, Protocol::Occ), table(&e, protocol));
         t.prepare_held(&Idle, true, &|_, _| {}).expect("nobody is in the way");
         t.mark_committed();
         t.settle();
         t.rest();
+        assert!(e.refresh_min_pin(&Idle) <= before, "it keeps the table");
         let others = reuse(&e);
         t.done();
         t.finish(&Idle);

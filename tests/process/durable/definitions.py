@@ -238,8 +238,10 @@ def test_move_of_a_database():
     query(connection, "DROP TABLE IF EXISTS mu, u, made; UPDATE mp SET v = 'dirty' WHERE id % 2 = 0")
     query(connection, f"CREATE UNLOGGED TABLE hinders (id int) USING {METHOD}")
     moved_before = query(connection, "SELECT ctid::text, * FROM mp ORDER BY id")
+    connection.close()
     if OURS:
         equal("definitions: a database with an unlogged table is not moved", error_of(boss, f"ALTER DATABASE {DATABASE} SET TABLESPACE space1"), "0A000")
+    connection = connect(DATABASE, options=SAFE)
     query(connection, "DROP TABLE hinders")
     equal("definitions: nor one that is in use", error_of(boss, f"ALTER DATABASE {DATABASE} SET TABLESPACE space1"), "55006")
     # PostgreSQL's rule: no table of the database may be in the tablespace that it moves to.
