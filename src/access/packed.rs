@@ -88,27 +88,32 @@ pub unsafe fn pack(rel: pg_sys::Relation, row: Row, head: usize, old: Option<Non
     unsafe {
         let columns = storage_of(rel, row.desc);
         let target = target(rel).saturating_sub(head);
-        let size_of = |r: &mut Row| data_size(r.desc, r.values, r.nulls);
         let mut row = row;
-        let mut size = size_of(&mut row);
-        let mut seen = vec![false; row.values.len()];
+        let mut size = Size::of(&mut row);
         // A row of this size has only values that could not be compressed: they need no second try.
         let old = old.filter(|v| v.as_ref().len as usize > THRESHOLD.max(target + head));
+        let old = old.map(|v| Old::of(rel, v));
         for of in [pg_sys::TYPSTORAGE_EXTENDED, pg_sys::TYPSTORAGE_MAIN] {
-            while size > target {
-                let Some(i) = largest(columns, &row, &seen, of) else { break };
-                seen[i] = true;
-                if old.is_some_and(|old| has(rel, old, i, row.values[i])) {
+            if size.fits(&mut row, target) {
+                break;
+            }
+            for i in by_size(columns, &row, of) {
+                pgrx::check_for_interrupts!(); // one value alone may take seconds
+                if old.as_ref().is_some_and(|old| old.has(i, row.values[i])) {
                     continue;
                 }
                 let Some(small) = compressed(row.values[i], attribute(columns, i)) else { continue };
                 let large = std::mem::replace(&mut row.values[i], small);
+                size.shrink(large, small);
                 if large.value() != row.given[i].value() {
                     pg::raw::pfree(large.cast_mut_ptr());
                 }
-                size = size_of(&mut row);
+                if size.fits(&mut row, target) {
+                    break;
+                }
             }
         }
+        let size = size.exact(&mut row);
         if head + size > MOST {
             complain(
                 PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
@@ -127,35 +132,118 @@ unsafe fn target(rel: pg_sys::Relation) -> usize {
     options.map_or(THRESHOLD, |o| usize::try_from(o.toast_tuple_target).unwrap_or(THRESHOLD))
 }
 
-/// The largest value that can be compressed and was not seen, of columns with this storage.
-unsafe fn largest(columns: pg_sys::TupleDesc, row: &Row, seen: &[bool], storage: u8) -> Option<usize> {
+/// The bytes of a row's data. To count them takes a look at each column, so that is done only where
+/// it decides: a table may have 1,600 columns.
+struct Size {
+    /// As it was counted.
+    counted: usize,
+    /// Does this count no more?
+    is_old: bool,
+    /// So many bytes the values have at least, without what lies between them.
+    least: usize,
+}
+
+impl Size {
+    /// # Safety
+    /// A row as in [`pack`].
+    unsafe fn of(row: &mut Row) -> Size {
+        // SAFETY: the row is of its type (contract of this function).
+        unsafe {
+            let counted = data_size(row.desc, row.values, row.nulls);
+            let is_one = |i: &usize| !row.nulls[*i] && attribute(row.desc, *i).attlen == -1;
+            let least = (0..row.values.len()).filter(is_one).map(|i| least_of(row.values[i])).sum();
+            Size { counted, is_old: false, least }
+        }
+    }
+
+    /// A smaller value has taken the place of one.
+    ///
+    /// # Safety
+    /// Both are varlenas, and `large` is one of the row's that were counted.
+    unsafe fn shrink(&mut self, large: Datum, small: Datum) {
+        // SAFETY: the contract of this function.
+        self.least = unsafe { self.least - least_of(large) + least_of(small) };
+        self.is_old = true;
+    }
+
+    /// # Safety
+    /// The row, as it is now.
+    unsafe fn fits(&mut self, row: &mut Row, target: usize) -> bool {
+        // SAFETY: the contract of this function.
+        self.least <= target && unsafe { self.exact(row) } <= target
+    }
+
+    /// # Safety
+    /// The row, as it is now.
+    unsafe fn exact(&mut self, row: &mut Row) -> usize {
+        if std::mem::take(&mut self.is_old) {
+            // SAFETY: the contract of this function.
+            self.counted = unsafe { data_size(row.desc, row.values, row.nulls) };
+        }
+        self.counted
+    }
+}
+
+/// The bytes of a varlena, if its header becomes a short one.
+unsafe fn least_of(value: Datum) -> usize {
+    // SAFETY: `value` is a varlena: contract of the callers.
+    unsafe { pgrx::varsize_any(value.cast_mut_ptr()) }.saturating_sub(3)
+}
+
+/// The values that can be compressed, of columns with this storage, the largest first.
+unsafe fn by_size(columns: pg_sys::TupleDesc, row: &Row, storage: u8) -> Vec<usize> {
     // SAFETY: the row is of this type: contract of `pack`. So a value of length -1 that is not NULL
     // is a varlena.
     unsafe {
         let is_one = |i: &usize| {
             let a = attribute(columns, *i);
-            !seen[*i]
-                && !row.nulls[*i]
+            !row.nulls[*i]
                 && a.attlen == -1
                 && a.attstorage as u8 == storage
                 && !pgrx::varatt_is_4b_c(row.values[*i].cast_mut_ptr())
         };
         let sizes = (0..row.values.len()).filter(is_one).map(|i| (pgrx::varsize_any(row.values[i].cast_mut_ptr()), i));
-        sizes.filter(|(size, _)| *size > LEAST).max_by_key(|(size, i)| (*size, usize::MAX - i)).map(|(_, i)| i)
+        let mut all: Vec<(usize, usize)> = sizes.filter(|(size, _)| *size > LEAST).collect();
+        all.sort_by_key(|(size, i)| (std::cmp::Reverse(*size), *i));
+        all.into_iter().map(|(_, i)| i).collect()
     }
 }
 
-/// Has a version this value stored in a column (from 0), byte for byte?
-unsafe fn has(rel: pg_sys::Relation, version: NonNull<Version>, at: usize, value: Datum) -> bool {
-    // SAFETY: `rel` is open, and `version` reachable and of its type: contract of `pack`. `value`
-    // is a varlena that is not NULL.
-    unsafe {
-        let mut row = tuple::as_tuple(version.as_ptr(), Tid::Invalid, pg_sys::InvalidOid);
-        if at >= tuple::columns(&row) as usize {
-            return false; // a column that was added later: its default was never tried
+/// The columns of a version that a row will replace.
+struct Old {
+    values: Vec<Datum>,
+    nulls: Vec<bool>,
+}
+
+impl Old {
+    /// # Safety
+    /// As for [`pack`]. The version stays as long as the result.
+    unsafe fn of(rel: pg_sys::Relation, version: NonNull<Version>) -> Old {
+        // SAFETY: `rel` is open, and `version` reachable and of its type (contract of this
+        // function). The arrays have an entry for each column.
+        unsafe {
+            let natts = (*(*rel).rd_att).natts as usize;
+            let (mut values, mut nulls) = (vec![Datum::from(0); natts], vec![true; natts]);
+            tuple::deform(rel, version.as_ptr(), values.as_mut_ptr(), nulls.as_mut_ptr());
+            // Columns that were added later: their defaults were never tried.
+            let row = tuple::as_tuple(version.as_ptr(), Tid::Invalid, pg_sys::InvalidOid);
+            nulls.truncate(tuple::columns(&row) as usize);
+            Old { values, nulls }
         }
-        let (own, null) = tuple::column(&mut row, (*rel).rd_att, at);
-        !null && (own.value() == value.value() || pg::same(own, value, false, -1))
+    }
+
+    /// Is this value stored in a column (from 0), byte for byte?
+    ///
+    /// # Safety
+    /// A varlena that is not NULL, of that column.
+    unsafe fn has(&self, at: usize, value: Datum) -> bool {
+        if self.nulls.get(at).is_none_or(|null| *null) {
+            return false;
+        }
+        let own = self.values[at];
+        // SAFETY: the version has the value, and `value` is one of its type (contract of this
+        // function).
+        own.value() == value.value() || unsafe { pg::same(own, value, false, -1) }
     }
 }
 

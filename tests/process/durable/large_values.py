@@ -5,6 +5,7 @@ MIXEDCC_METHOD=heap the same on heap, where long ones are out of line."""
 
 import os
 import tempfile
+import time
 
 import psycopg2
 
@@ -153,8 +154,33 @@ def too_large():
     connection.close()
 
 
+def cancelled():
+    """A timeout ends the compression of a row between two of its values."""
+    connection = connect()
+    columns = [f"c{i}" for i in range(32)]
+    query(connection, f"CREATE TABLE wide ({', '.join(c + ' text COMPRESSION pglz' for c in columns)}) USING {METHOD}")
+    query(connection, "CREATE TABLE source USING heap AS SELECT json(1, 4000000) AS v")
+    insert = f"INSERT INTO wide SELECT {', '.join('v || ' + str(i) for i in range(len(columns)))} FROM source"
+
+    def run(settings):
+        begun, code = time.monotonic(), None
+        try:
+            query(connection, f"BEGIN; {settings}; {insert}")
+        except psycopg2.Error as error:
+            code = error.pgcode
+        query(connection, "ROLLBACK")
+        return time.monotonic() - begun, code
+
+    whole, code = run("SELECT 1")
+    equal("compression: a wide row", code, None)
+    part, code = run(f"SET LOCAL statement_timeout = {int(whole * 300)}")
+    check("compression: a timeout ends it", code == "57014" and part < whole * 0.7, (whole, part, code))
+    query(connection, "DROP TABLE wide, source")
+    connection.close()
+
+
 def end():
     drop_database(DATABASE)
 
 
-main(crashes, copies, prepared, *([too_large] if OURS else []), end)
+main(crashes, copies, prepared, *([cancelled, too_large] if OURS else []), end)
