@@ -178,7 +178,8 @@ def test_each_protocol():
 
 
 def test_failed_cursor():
-    """A cursor with NOWAIT fails, and is gone with its savepoint: later statements wait again."""
+    """A cursor with NOWAIT fails in a savepoint. Behind that it cannot be used, and it goes with
+    the savepoint before it. Later statements wait again."""
     make("waits", protocol="2pl", waiting_policy="wait")
     with Pair("SERIALIZABLE", "-c lock_timeout=100ms") as pair:
         for way in ("on", "off"):
@@ -190,10 +191,17 @@ def test_failed_cursor():
                 query(pair.two, "SAVEPOINT s; DECLARE c CURSOR FOR SELECT v FROM waits WHERE id = 1 FOR UPDATE NOWAIT")
                 query(pair.two, "SAVEPOINT f")
                 got.append(attempt(pair.two, "FETCH c"))
+                query(pair.two, "ROLLBACK TO f")
+                got.append(attempt(pair.two, "FETCH c"))
                 query(pair.two, "ROLLBACK TO f; CLOSE c")
                 got.append(attempt(pair.two, "SELECT v FROM waits WHERE id = 1"))
                 query(pair.two, "ROLLBACK TO s")
-            equal(f"row locks: statements behind a failed cursor with NOWAIT wait, bypass {way}", got, ["55P03", "waited"] * 10)
+            equal(f"row locks: statements behind a failed cursor with NOWAIT wait, bypass {way}", got, ["55P03", "55000", "waited"] * 10)
+            # One that was open before the savepoint goes on behind an error of another statement.
+            query(pair.two, "DECLARE c CURSOR FOR SELECT v FROM waits WHERE id = 2 FOR UPDATE; SAVEPOINT f")
+            failed = attempt(pair.two, "SELECT v FROM waits WHERE id = 1 FOR UPDATE NOWAIT")
+            query(pair.two, "ROLLBACK TO f")
+            equal(f"row locks: another cursor goes on behind it, bypass {way}", (failed, attempt(pair.two, "FETCH c")), ("55P03", [(0,)]))
             pair.end()
 
 
