@@ -143,6 +143,32 @@ ALTER TABLE ki_new DROP CONSTRAINT ki_new_pkey, ADD PRIMARY KEY (id);
 INSERT INTO ki_new VALUES (2, 0);
 BEGIN; ALTER TABLE ki_new DROP CONSTRAINT ki_new_pkey, ADD PRIMARY KEY (id, v); INSERT INTO ki_new VALUES (3, 0); ROLLBACK;
 INSERT INTO ki_new VALUES (3, 0);
+-- NULLs are no duplicates while the key is made. The command finds them later, as NULLs.
+CREATE TABLE ki_null (id int, b int) USING mixedcc;
+INSERT INTO ki_null VALUES (NULL, 1), (NULL, 2), (1, 3);
+ALTER TABLE ki_null ADD PRIMARY KEY (id);
+ALTER TABLE ki_null ADD PRIMARY KEY (b, id);
+INSERT INTO ki_null VALUES (1, 4);
+ALTER TABLE ki_null ADD PRIMARY KEY (id);
+DELETE FROM ki_null WHERE id IS NULL OR b = 4;
+ALTER TABLE ki_null ADD PRIMARY KEY (id);
+INSERT INTO ki_null VALUES (NULL, 5);
+INSERT INTO ki_null VALUES (1, 5), (NULL, 5);
+INSERT INTO ki_null VALUES (NULL, 5) ON CONFLICT DO NOTHING;
+INSERT INTO ki_null VALUES (NULL, 5) ON CONFLICT (id) DO UPDATE SET b = 6;
+INSERT INTO ki_null VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET id = NULL;
+UPDATE ki_null SET id = NULL;
+COPY ki_null FROM stdin;
+\N	5
+\.
+CREATE DOMAIN ki_never AS int NOT NULL;
+CREATE TABLE ki_domain (id ki_never PRIMARY KEY) USING mixedcc;
+INSERT INTO ki_domain VALUES (1), (2);
+INSERT INTO ki_domain VALUES (NULL);
+UPDATE ki_domain SET id = NULL;
+SELECT count(*) FROM ki_null WHERE id = 1;
+DROP TABLE ki_null, ki_domain;
+DROP DOMAIN ki_never;
 -- A key of an index that was there before: nbtree's, until REINDEX.
 CREATE UNIQUE INDEX ki_new_u ON ki_new (id);
 BEGIN; ALTER TABLE ki_new DROP CONSTRAINT ki_new_pkey, ADD PRIMARY KEY USING INDEX ki_new_u; INSERT INTO ki_new VALUES (20, 0); ROLLBACK;

@@ -257,5 +257,36 @@ DROP DOMAIN un_d CASCADE;
 SELECT count(*) FROM mixedcc.primary_index('un_x');
 INSERT INTO un_x VALUES (1);
 CREATE UNIQUE INDEX ON un_x (a);
-DROP TABLE un_t, un_w, un_k, un_f, un_like, un_p, un_p1, un_q, un_x;
+-- A type gets another operator class by default: an index goes on with its own.
+CREATE TABLE un_o (k varchar(10) COLLATE "C" NOT NULL, a int) USING mixedcc;
+CREATE UNIQUE INDEX un_o_k ON un_o (k);
+INSERT INTO un_o SELECT 'k' || i, i FROM generate_series(1, 2000) i;
+BEGIN;
+CREATE OPERATOR FAMILY un_family USING btree;
+CREATE OPERATOR CLASS un_class DEFAULT FOR TYPE varchar USING btree FAMILY un_family AS
+    OPERATOR 1 < (text, text), OPERATOR 2 <= (text, text), OPERATOR 3 = (text, text), OPERATOR 4 >= (text, text), OPERATOR 5 > (text, text),
+    FUNCTION 1 (varchar, varchar) bttextcmp(text, text);
+ALTER TABLE un_o ALTER a SET STATISTICS 5;
+SELECT * FROM un_state('un_o');
+INSERT INTO un_o VALUES ('k2001', 2001);
+SELECT DISTINCT un_ways('un_o', 'k = ''k7''');
+SELECT DISTINCT un_ways('un_o', 'k > ''k5'' AND k < ''k51''');
+SAVEPOINT s; INSERT INTO un_o VALUES ('k7', 0); ROLLBACK TO s;
+REINDEX INDEX un_o_k;
+SELECT * FROM un_state('un_o');
+SAVEPOINT s; INSERT INTO un_o VALUES ('k7', 0); ROLLBACK TO s;
+SAVEPOINT s; TRUNCATE un_o; INSERT INTO un_o VALUES ('k7', 0); SELECT * FROM un_state('un_o'); INSERT INTO un_o VALUES ('k7', 0); ROLLBACK TO s;
+-- A new index does not get it.
+DROP INDEX un_o_k; CREATE UNIQUE INDEX un_o_k ON un_o (k text_ops);
+SELECT * FROM un_state('un_o');
+ROLLBACK;
+SELECT * FROM un_state('un_o');
+-- NULLs of which NOT NULL in the same command tells later: they are no duplicates.
+CREATE TABLE un_n (a int, b int) USING mixedcc;
+INSERT INTO un_n VALUES (NULL, 1), (NULL, 2), (1, 3);
+ALTER TABLE un_n ALTER a SET NOT NULL, ADD UNIQUE (a);
+ALTER TABLE un_n ALTER a SET NOT NULL, ADD UNIQUE NULLS NOT DISTINCT (a);
+INSERT INTO un_n VALUES (1, 4);
+ALTER TABLE un_n ALTER a SET NOT NULL, ADD UNIQUE (a);
+DROP TABLE un_t, un_w, un_k, un_f, un_like, un_p, un_p1, un_q, un_x, un_o, un_n;
 DROP FUNCTION un_state, un_ways, un_try;

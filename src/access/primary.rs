@@ -57,6 +57,8 @@ pub struct Wanted {
     pub index: Oid,
     /// Is it that of a PRIMARY KEY?
     pub declared: bool,
+    /// Is a NULL in its key like another one (NULLS NOT DISTINCT)?
+    alike: bool,
     codec: &'static Codec,
 }
 
@@ -72,7 +74,7 @@ pub unsafe fn wanted(rel: pg_sys::Relation) -> Option<Wanted> {
     // SAFETY: `rel` is open and of ours (contract of this function).
     unsafe {
         let (all, _) = hollow_uniques(rel);
-        let unique = kept_of(rel, &all).and_then(|oid| with_index(oid, |index| of_unique(rel, index)));
+        let unique = kept_of(rel, &all).and_then(|oid| with_index(oid, |index| of_unique(rel, index, true))?);
         unique.or_else(|| of_primary_key(rel))
     }
 }
@@ -83,17 +85,28 @@ unsafe fn of_primary_key(rel: pg_sys::Relation) -> Option<Wanted> {
     // table is locked.
     unsafe {
         let index = compat::primary_key_index(rel);
-        (index != pg_sys::InvalidOid).then(|| with_index(index, |index| wanted_of(index)))?
+        (index != pg_sys::InvalidOid).then(|| with_index(index, |index| wanted_of(index)))??
     }
 }
 
-/// Runs `f` with an index of a locked table. The index exists.
-unsafe fn with_index<R>(oid: Oid, f: impl FnOnce(pg_sys::Relation) -> R) -> R {
-    // SAFETY: the index exists while its table is locked, and is open while `f` runs.
+/// Runs `f` with an index of a locked table, for a look at its definition and its file. It does not
+/// wait for the index's lock, and keeps none: a session that builds the index may wait for the
+/// caller. The file of before stays until that session has committed. `None`: the index is gone.
+unsafe fn with_index<R>(oid: Oid, f: impl FnOnce(pg_sys::Relation) -> R) -> Option<R> {
+    // SAFETY: any OID can be locked, and is answered, by an index or null. The index is open while
+    // `f` runs. An ERROR gives back both.
     unsafe {
-        let index = pg_sys::index_open(oid, pg_sys::AccessShareLock as i32);
-        let result = f(index);
-        pg_sys::index_close(index, pg_sys::NoLock as i32);
+        let mode = pg_sys::AccessShareLock as i32;
+        let is_locked = pg_sys::ConditionalLockRelationOid(oid, mode);
+        let index = pg_sys::RelationIdGetRelation(oid);
+        let result = (!index.is_null()).then(|| {
+            let result = f(index);
+            pg_sys::RelationClose(index);
+            result
+        });
+        if is_locked {
+            pg_sys::UnlockRelationOid(oid, mode);
+        }
         result
     }
 }
@@ -109,13 +122,14 @@ pub unsafe fn wanted_of(index: pg_sys::Relation) -> Option<Wanted> {
         let fits = (*form).indisprimary && (*form).indisvalid && (*form).indisunique && (*form).indimmediate;
         let codec = if fits { codec::of(index) } else { None }?;
         let whole = (*form).indnatts == (*form).indnkeyatts;
-        Some(Wanted { spec: codec.spec()?, whole, index: (*index).rd_id, declared: true, codec })
+        Some(Wanted { spec: codec.spec()?, whole, index: (*index).rd_id, declared: true, alike: false, codec })
     }
 }
 
 /// The primary index that a unique index may have which is no PRIMARY KEY. It need not be valid:
-/// while DROP INDEX CONCURRENTLY waits, writers keep it up.
-unsafe fn of_unique(rel: pg_sys::Relation, index: pg_sys::Relation) -> Option<Wanted> {
+/// while DROP INDEX CONCURRENTLY waits, writers keep it up. `has`: it has one already, and keeps it
+/// if its columns' types have got other operator classes by default.
+unsafe fn of_unique(rel: pg_sys::Relation, index: pg_sys::Relation, has: bool) -> Option<Wanted> {
     // SAFETY: `rel` and `index` are open, and `index` is of `rel`: contract of the callers. Each
     // key column that is no expression is a column of `rel`.
     unsafe {
@@ -127,21 +141,24 @@ unsafe fn of_unique(rel: pg_sys::Relation, index: pg_sys::Relation) -> Option<Wa
         }
         let codec = codec::of(index)?;
         let spec = codec.spec_of_index()?;
-        let plain =
-            |i: usize| is_plain(rel, index, i, codec.attnums[i]) && !codec.attnums[..i].contains(&codec.attnums[i]);
+        let plain = |i: usize| {
+            is_plain(rel, index, i, codec.attnums[i], has) && !codec.attnums[..i].contains(&codec.attnums[i])
+        };
         (0..codec.attnums.len()).all(plain).then_some(Wanted {
             spec,
             whole,
             index: codec.index,
             declared: false,
+            alike: form.indnullsnotdistinct,
             codec,
         })
     }
 }
 
 /// Is a key column of an index one that a PRIMARY KEY may have: a column that is never NULL, in the
-/// order and with the operators and the collation of its type?
-unsafe fn is_plain(rel: pg_sys::Relation, index: pg_sys::Relation, i: usize, attnum: i16) -> bool {
+/// order and with the operators and the collation of its type? `has`: the operators were those of
+/// its type once. The keys are of the index's own.
+unsafe fn is_plain(rel: pg_sys::Relation, index: pg_sys::Relation, i: usize, attnum: i16, has: bool) -> bool {
     // SAFETY: `rel` and `index` are open, and `i` is one of the index's key columns: contract of
     // `of_unique`. Catalog look-ups of types and operator classes that exist.
     unsafe {
@@ -149,11 +166,13 @@ unsafe fn is_plain(rel: pg_sys::Relation, index: pg_sys::Relation, i: usize, att
             return false;
         }
         let att = compat::attribute((*rel).rd_att, attnum as usize - 1);
-        let class = pg_sys::GetDefaultOpClass(att.atttypid, pg_sys::Oid::from(pg_sys::BTREE_AM_OID));
-        class != pg_sys::InvalidOid
-            && compat::is_never_null((*rel).rd_att, attnum as usize - 1)
-            && *(*index).rd_opfamily.add(i) == pg_sys::get_opclass_family(class)
+        let is_default = || {
+            let class = pg_sys::GetDefaultOpClass(att.atttypid, pg_sys::Oid::from(pg_sys::BTREE_AM_OID));
+            class != pg_sys::InvalidOid && *(*index).rd_opfamily.add(i) == pg_sys::get_opclass_family(class)
+        };
+        compat::is_never_null((*rel).rd_att, attnum as usize - 1)
             && *(*index).rd_indcollation.add(i) == att.attcollation
+            && (has || is_default())
     }
 }
 
@@ -187,7 +206,7 @@ unsafe fn hollow_uniques(rel: pg_sys::Relation) -> (Vec<Oid>, bool) {
 /// it names; else the first that can have one.
 unsafe fn kept_of(rel: pg_sys::Relation, all: &[Oid]) -> Option<Oid> {
     // SAFETY: `rel` is open: contract of the callers. The indexes are its own.
-    let fits = |oid: &&Oid| unsafe { with_index(**oid, |index| of_unique(rel, index).is_some()) };
+    let fits = |oid: &&Oid| unsafe { with_index(**oid, |index| of_unique(rel, index, true).is_some()) } == Some(true);
     if all.is_empty() {
         return None;
     }
@@ -202,12 +221,19 @@ unsafe fn of_spec(rel: pg_sys::Relation, spec: &[u8]) -> Option<Wanted> {
     // SAFETY: `rel` is open and of ours: contract of `key`, the only caller. An index in its list
     // exists while the table is locked.
     unsafe {
-        let Some(oid) = codec::index_of_spec(spec) else {
-            return of_primary_key(rel).filter(|w| w.spec == spec);
+        let named = codec::index_of_spec(spec);
+        let oid = named.unwrap_or_else(|| compat::primary_key_index(rel));
+        if oid == pg_sys::InvalidOid || named.is_some_and(|oid| !has_index(rel, oid)) {
+            return None;
+        }
+        // The index is used from now on: with a lock that stays.
+        let index = pg_sys::index_open(oid, pg_sys::AccessShareLock as i32);
+        let wanted = match named {
+            Some(_) => of_unique(rel, index, true).filter(|_| compat::is_hollow(index)),
+            None => wanted_of(index),
         };
-        has_index(rel, oid).then(|| {
-            with_index(oid, |index| of_unique(rel, index).filter(|w| w.spec == spec && compat::is_hollow(index)))
-        })?
+        pg_sys::index_close(index, pg_sys::NoLock as i32);
+        wanted.filter(|w| w.spec == spec)
     }
 }
 
@@ -241,14 +267,9 @@ pub unsafe fn spec_of_committed(rel: pg_sys::Relation, hollow: Option<Oid>) -> O
     // SAFETY: `rel` is open and of ours (contract of this function). An index in its list exists
     // while the table is locked.
     unsafe {
-        let unique = hollow.filter(|oid| has_index(rel, *oid)).and_then(|oid| {
-            let index = pg_sys::RelationIdGetRelation(oid);
-            let spec = if index.is_null() { None } else { of_unique(rel, index).map(|w| w.spec) };
-            if !index.is_null() {
-                pg_sys::RelationClose(index);
-            }
-            spec
-        });
+        let unique = hollow
+            .filter(|oid| has_index(rel, *oid))
+            .and_then(|oid| with_index(oid, |index| of_unique(rel, index, true))?.map(|w| w.spec));
         unique.or_else(|| of_primary_key(rel).map(|w| w.spec))
     }
 }
@@ -264,20 +285,18 @@ pub unsafe fn is_to_be_hollow(rel: pg_sys::Relation, index: pg_sys::Relation) ->
     unsafe {
         let is_key = wanted_of(index).is_some_and(|w| w.whole);
         let valid = (*(*index).rd_index).indisvalid;
-        if !is_key && !(valid && of_unique(rel, index).is_some() && !has_primary_key(rel)) {
+        if !is_key && !(valid && of_unique(rel, index, true).is_some() && !has_primary_key(rel)) {
             return false;
         }
         // INV-ONE-HOLLOW
         let served = rel::info(rel).table.primary().and_then(|p| codec::index_of_spec(p.spec()));
-        let other = served.filter(|oid| *oid != (*index).rd_id && has_index(rel, *oid)).is_some_and(|oid| {
-            let other = pg_sys::RelationIdGetRelation(oid);
-            let hollow = !other.is_null() && compat::is_hollow(other);
-            if !other.is_null() {
-                pg_sys::RelationClose(other);
-            }
-            hollow
-        });
-        !other && compat::may_be_hollow(index)
+        let has = served == Some((*index).rd_id);
+        if !is_key && of_unique(rel, index, has).is_none() {
+            return false;
+        }
+        let other = served.filter(|oid| !has && has_index(rel, *oid));
+        let other = other.and_then(|oid| with_index(oid, |index| compat::is_hollow(index)));
+        other != Some(true) && compat::may_be_hollow(index)
     }
 }
 
@@ -304,7 +323,7 @@ pub unsafe fn begins_hollow(rel: pg_sys::Relation, index: pg_sys::Relation) -> b
 /// The primary index that an index asks for.
 unsafe fn wanted_by(rel: pg_sys::Relation, index: pg_sys::Relation) -> Option<Wanted> {
     // SAFETY: `rel` and `index` are open: contract of the callers.
-    unsafe { wanted_of(index).or_else(|| of_unique(rel, index)) }
+    unsafe { wanted_of(index).or_else(|| of_unique(rel, index, true)) }
 }
 
 unsafe fn has_primary_key(rel: pg_sys::Relation) -> bool {
@@ -369,7 +388,7 @@ pub unsafe fn has_fitting_unique(rel: pg_sys::Relation) -> bool {
     // list is a copy, freed once.
     unsafe {
         let list = pg_sys::RelationGetIndexList(rel);
-        let fits = |oid| with_index(oid, |index| of_unique(rel, index).is_some());
+        let fits = |oid| with_index(oid, |index| of_unique(rel, index, false).is_some()) == Some(true);
         let found = pgrx::PgList::<Oid>::from_pg(list).iter_oid().any(fits);
         pg_sys::list_free(list);
         found
@@ -689,7 +708,7 @@ unsafe fn refill(rel: pg_sys::Relation) -> Option<(Oid, core::ffi::c_char)> {
         pg_sys::LockRelationOid((*rel).rd_id, pg_sys::AccessExclusiveLock as i32);
         for oid in others {
             let persistence = with_index(oid, |index| (*(*index).rd_rel).relpersistence);
-            compat::rebuild_index(oid, persistence);
+            persistence.into_iter().for_each(|persistence| compat::rebuild_index(oid, persistence));
         }
         let key = compat::primary_key_index(rel);
         let is_new = |index: pg_sys::Relation| {
@@ -697,7 +716,7 @@ unsafe fn refill(rel: pg_sys::Relation) -> Option<(Oid, core::ffi::c_char)> {
             let made = (*index).rd_createSubid != 0; // InvalidSubTransactionId
             (whole && made && !compat::is_hollow(index)).then(|| (key, (*(*index).rd_rel).relpersistence))
         };
-        (key != pg_sys::InvalidOid).then(|| with_index(key, is_new))?
+        (key != pg_sys::InvalidOid).then(|| with_index(key, is_new))??
     }
 }
 
@@ -829,7 +848,11 @@ unsafe fn build(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, e: &En
         // SAFETY: `rel` is open: contract of `replace`. `entry` is a version of it with a row,
         // reached under our pin (INV-RETIRE).
         if unsafe { rows::plain(rel, w.codec, Row::Version(version.as_ptr()), &mut key) }.is_some() {
-            ok(filler.add(e, slot, &PG, no, &key, true));
+            // The command that builds the index may make its columns NOT NULL as well. It looks for
+            // NULLs later, and fails then.
+            // SAFETY: as above.
+            let unique = w.alike || !unsafe { rows::has_null(rel, w.codec, version.as_ptr()) };
+            ok(filler.add(e, slot, &PG, no, &key, unique));
         }
     }
     ok(filler.finish(e, slot, &PG));

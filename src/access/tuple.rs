@@ -393,6 +393,23 @@ pub unsafe fn columns(t: &pg_sys::HeapTupleData) -> i32 {
     unsafe { ((*t.t_data).t_infomask2 & pg_sys::HEAP_NATTS_MASK as u16) as i32 }
 }
 
+/// Is a column (from 0) of a tuple NULL?
+///
+/// # Safety
+/// The descriptor has the column.
+#[inline]
+pub unsafe fn is_null(t: &pg_sys::HeapTupleData, desc: pg_sys::TupleDesc, at: usize) -> bool {
+    // SAFETY: `desc` has the column (contract of this function). A tuple with NULLs has a bit for
+    // each of its columns (htup_details.h).
+    unsafe {
+        if at as i32 >= columns(t) {
+            return !attribute(desc, at).atthasmissing;
+        }
+        let td = &*t.t_data;
+        td.t_infomask & pg_sys::HEAP_HASNULL as u16 != 0 && *td.t_bits.as_ptr().add(at / 8) & (1 << (at % 8)) == 0
+    }
+}
+
 /// A column (from 0) of a tuple, and is it NULL?
 ///
 /// # Safety
@@ -409,11 +426,8 @@ pub unsafe fn column(t: &mut pg_sys::HeapTupleData, desc: pg_sys::TupleDesc, at:
             return (d, null);
         }
         let td = &*t.t_data;
-        if td.t_infomask & pg_sys::HEAP_HASNULL as u16 != 0 {
-            let bits = td.t_bits.as_ptr();
-            if *bits.add(at / 8) & (1 << (at % 8)) == 0 {
-                return (pg_sys::Datum::from(0), true);
-            }
+        if is_null(t, desc, at) {
+            return (pg_sys::Datum::from(0), true);
         }
         let att = attribute(desc, at);
         // As fastgetattr: where it is in every row, from the first look on.

@@ -88,6 +88,10 @@ unsafe fn size_hollow(rel: pg_sys::Relation, info: *mut pg_sys::RelOptInfo) {
     // SAFETY: `rel` is open and of ours, and `info` has a list of its indexes: `relation_info`. The
     // transaction is pinned while it looks at the primary index.
     unsafe {
+        if (*info).indexlist.is_null() {
+            // As for a build of an index: other sessions may build others, and have their locks.
+            return;
+        }
         let Some(key) = primary::key(rel, rel::info(rel)).filter(|k| k.hollow) else { return };
         let index = &key.primary.index;
         for i in pgrx::PgList::<pg_sys::IndexOptInfo>::from_pg((*info).indexlist).iter_ptr() {

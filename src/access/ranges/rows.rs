@@ -99,6 +99,19 @@ pub unsafe fn plain(rel: pg_sys::Relation, codec: &Codec, row: Row, out: &mut Ve
     }
 }
 
+/// Has a version's row NULL in a column of a key?
+///
+/// # Safety
+/// As for [`plain`].
+pub unsafe fn has_null(rel: pg_sys::Relation, codec: &Codec, v: *const Version) -> bool {
+    // SAFETY: `v` is of `rel`, and the codec's columns are columns of it (contract of this
+    // function).
+    unsafe {
+        let row = tuple::as_tuple(v, Tid::Record(0), (*rel).rd_id);
+        codec.attnums.iter().any(|a| tuple::is_null(&row, (*rel).rd_att, *a as usize - 1))
+    }
+}
+
 impl Special {
     unsafe fn new(rel: pg_sys::Relation, codec: &Codec) -> Special {
         // SAFETY: `rel` is open: contract of `Rows::new`. The index exists while its table is

@@ -141,28 +141,61 @@ pub unsafe fn identity_columns(rel: pg_sys::Relation) -> *mut pg_sys::Bitmapset 
 
 /// Columns that an update may not change in place, because an index has them (in a key, included,
 /// in an expression or a predicate): numbers minus `FirstLowInvalidHeapAttributeNumber`. The
-/// caller's to free.
+/// caller's to free. PostgreSQL's `RelationGetIndexAttrBitmap` says the same, but it locks the
+/// indexes: two sessions that each rebuild one would wait for each other here.
 ///
 /// # Safety
 /// An open relation.
 pub unsafe fn indexed_columns(rel: pg_sys::Relation) -> *mut pg_sys::Bitmapset {
-    use pg_sys::IndexAttrBitmapKind as Kind;
-    // SAFETY: `rel` is open (contract of this function).
-    #[cfg(feature = "pg15")]
+    // SAFETY: `rel` is open (contract of this function). The lists are copies, each freed once, and
+    // a set that is not returned is freed.
     unsafe {
-        pg_sys::RelationGetIndexAttrBitmap(rel, Kind::INDEX_ATTR_BITMAP_ALL)
+        let mut list = pg_sys::RelationGetIndexList(rel);
+        loop {
+            let mut columns = std::ptr::null_mut();
+            for oid in pgrx::PgList::<Oid>::from_pg(list).iter_oid() {
+                add_columns(oid, &mut columns);
+            }
+            // The catalog may have changed while its rows were looked up.
+            let now = pg_sys::RelationGetIndexList(rel);
+            let is_same = pg_sys::equal(list.cast(), now.cast());
+            pg_sys::list_free(std::mem::replace(&mut list, now));
+            if is_same {
+                pg_sys::list_free(list);
+                return columns;
+            }
+            pg_sys::bms_free(columns);
+        }
     }
-    // From 16 on columns of summarizing indexes (BRIN) are in a set of their own.
-    // SAFETY: `rel` is open (contract of this function). The sets are copies of this call, and each
-    // is freed once.
-    #[cfg(not(feature = "pg15"))]
+}
+
+/// Adds the columns of an index; one that is gone by now has none.
+///
+/// # Safety
+/// Null, or a set of the current memory context.
+unsafe fn add_columns(index: Oid, columns: &mut *mut pg_sys::Bitmapset) {
+    use pg_sys::SysCacheIdentifier::INDEXRELID;
+    // SAFETY: catalog look-up: any OID is answered, by a row or null, which is released after its
+    // last use. `indkey` has `indnatts` numbers, and the texts are those of expressions over the
+    // table, which is number 1 there (pg_index.h).
     unsafe {
-        let blocking = pg_sys::RelationGetIndexAttrBitmap(rel, Kind::INDEX_ATTR_BITMAP_HOT_BLOCKING);
-        let summarized = pg_sys::RelationGetIndexAttrBitmap(rel, Kind::INDEX_ATTR_BITMAP_SUMMARIZED);
-        let both = pg_sys::bms_union(blocking, summarized);
-        pg_sys::bms_free(blocking);
-        pg_sys::bms_free(summarized);
-        both
+        let row = pg_sys::SearchSysCache1(INDEXRELID as i32, index.into());
+        if row.is_null() {
+            return;
+        }
+        let form = pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_index>();
+        for no in (*form).indkey.values.as_slice((*form).indnatts as usize).iter().filter(|no| **no != 0) {
+            *columns = pg_sys::bms_add_member(*columns, *no as i32 - pg_sys::FirstLowInvalidHeapAttributeNumber);
+        }
+        for part in [pg_sys::Anum_pg_index_indexprs, pg_sys::Anum_pg_index_indpred] {
+            let mut null = false;
+            let text = pg_sys::SysCacheGetAttr(INDEXRELID as i32, row, part as i16, &mut null);
+            if !null {
+                let expressions = pg_sys::stringToNode(pg_sys::text_to_cstring(text.cast_mut_ptr()));
+                pg_sys::pull_varattnos(expressions.cast(), 1, columns);
+            }
+        }
+        pg_sys::ReleaseSysCache(row);
     }
 }
 
