@@ -257,6 +257,41 @@ DROP DOMAIN un_d CASCADE;
 SELECT count(*) FROM mixedcc.primary_index('un_x');
 INSERT INTO un_x VALUES (1);
 CREATE UNIQUE INDEX ON un_x (a);
+-- The entries of a dropped index go also if an event trigger runs commands, one of which fails.
+CREATE TABLE un_e (a int NOT NULL, b int) USING mixedcc;
+CREATE UNIQUE INDEX un_e_a ON un_e (a);
+INSERT INTO un_e SELECT i, i FROM generate_series(1, 2000) i;
+CREATE FUNCTION un_event() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE 'SET LOCAL work_mem = 1024';
+    BEGIN
+        EXECUTE 'DROP INDEX un_no_such';
+    EXCEPTION WHEN undefined_object THEN
+        EXECUTE 'SET LOCAL work_mem = 2048';
+    END;
+END $$;
+BEGIN;
+CREATE EVENT TRIGGER un_event ON ddl_command_end WHEN TAG IN ('DROP INDEX') EXECUTE FUNCTION un_event();
+DROP INDEX un_e_a;
+SELECT count(*) FROM mixedcc.primary_index('un_e');
+INSERT INTO un_e VALUES (5, 0);
+ROLLBACK;
+SELECT * FROM un_state('un_e');
+INSERT INTO un_e VALUES (5, 0);
+-- So they do if the command is one of an event trigger, or of a function that goes on behind an error.
+CREATE OR REPLACE FUNCTION un_event() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'DROP INDEX un_e_a'; EXECUTE 'SET LOCAL work_mem = 1024'; END $$;
+BEGIN;
+CREATE EVENT TRIGGER un_event ON ddl_command_end WHEN TAG IN ('CREATE TYPE') EXECUTE FUNCTION un_event();
+CREATE TYPE un_type AS (a int);
+SELECT count(*) FROM mixedcc.primary_index('un_e');
+ROLLBACK;
+DO $$
+BEGIN
+    BEGIN EXECUTE 'DROP INDEX un_no_such'; EXCEPTION WHEN undefined_object THEN NULL; END;
+    EXECUTE 'DROP INDEX un_e_a';
+    RAISE NOTICE '% left', (SELECT count(*) FROM mixedcc.primary_index('un_e'));
+END $$;
+DROP FUNCTION un_event;
 -- A type gets another operator class by default: an index goes on with its own.
 CREATE TABLE un_o (k varchar(10) COLLATE "C" NOT NULL, a int) USING mixedcc;
 CREATE UNIQUE INDEX un_o_k ON un_o (k);
@@ -288,5 +323,5 @@ ALTER TABLE un_n ALTER a SET NOT NULL, ADD UNIQUE (a);
 ALTER TABLE un_n ALTER a SET NOT NULL, ADD UNIQUE NULLS NOT DISTINCT (a);
 INSERT INTO un_n VALUES (1, 4);
 ALTER TABLE un_n ALTER a SET NOT NULL, ADD UNIQUE (a);
-DROP TABLE un_t, un_w, un_k, un_f, un_like, un_p, un_p1, un_q, un_x, un_o, un_n;
+DROP TABLE un_t, un_w, un_k, un_f, un_like, un_p, un_p1, un_q, un_x, un_e, un_o, un_n;
 DROP FUNCTION un_state, un_ways, un_try;

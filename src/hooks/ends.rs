@@ -20,6 +20,7 @@
 use crate::access::{altered, deferred, hollow, protect, ranges, statements, together};
 use crate::admin::annotate;
 use crate::durable::bulk;
+use crate::hooks::utility;
 use crate::paths::{bypass, native};
 use crate::pg::isolation;
 use crate::state::{worker, xact};
@@ -41,6 +42,7 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
     }
     if matches!(event, XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE) {
         isolation::end_transaction();
+        utility::end_transaction();
     }
     match event {
         XACT_EVENT_PRE_COMMIT => {

@@ -4,6 +4,7 @@
 use crate::access::{altered, deferred, mixture};
 use crate::admin::annotate;
 use crate::admin::options::{self, Apply, PROVIDER};
+use crate::pg::local::Local;
 use crate::pg::previous::PREVIOUS;
 use crate::pg::{self, compat, isolation};
 use crate::state::{shmem, standby, xact};
@@ -103,7 +104,8 @@ unsafe extern "C-unwind" fn process(
         if may_look((*(*pstmt).utilityStmt).type_) {
             deferred::make_all();
         }
-        DROPPED.with_borrow_mut(Vec::clear);
+        let level = LEVEL.get() + 1;
+        begin_command(level);
         if levels::concern((*pstmt).utilityStmt).is_some() {
             levels::process(pstmt, query, read_only, context, params, env, dest, completion);
         } else if concerns_us((*(*pstmt).utilityStmt).type_) || drops_index((*pstmt).utilityStmt) {
@@ -112,9 +114,11 @@ unsafe extern "C-unwind" fn process(
             let call = Call { pstmt, query, read_only, context, params, env, dest, completion };
             call.run();
         }
-        if DROPPED.with_borrow(|dropped| !dropped.is_empty()) {
+        LEVEL.set(level);
+        if DROPPED.with_borrow(|dropped| dropped.iter().any(|(of, _)| *of >= level)) {
             follow_drop();
         }
+        LEVEL.set(level - 1);
         if decides {
             xact::prepared::finish_after_command();
         }
@@ -194,9 +198,26 @@ unsafe fn drops_index(s: *mut pg_sys::Node) -> bool {
     }
 }
 
+/// Of the transaction: how many commands run, one within another, as in an event trigger. One that
+/// an ERROR has ended counts until the command around it ends, or the transaction. One in which a
+/// transaction has ended counts no more.
+static LEVEL: Local<u32> = Local::new(0);
+
 thread_local! {
-    /// Of a command: tables of ours, indexes of which it drops. They may be dropped, too.
-    static DROPPED: RefCell<Vec<Oid>> = const { RefCell::new(Vec::new()) };
+    /// Of commands that run: tables of ours, indexes of which they drop, and how deep the commands
+    /// are. The tables may be dropped, too.
+    static DROPPED: RefCell<Vec<(u32, Oid)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A command begins. What commands around it have dropped waits for the ends of these.
+fn begin_command(level: u32) {
+    LEVEL.set(level);
+    DROPPED.with_borrow_mut(|dropped| dropped.retain(|(of, _)| *of < level));
+}
+
+/// The transaction has ended, perhaps in the middle of commands.
+pub fn end_transaction() {
+    LEVEL.set(0);
 }
 
 /// A command has dropped indexes: their entries in memory go, where their tables stay.
@@ -205,10 +226,11 @@ thread_local! {
 unsafe extern "C-unwind" fn follow_drop() {
     // SAFETY: the command has changed its catalogs, and holds nothing of them.
     unsafe { pg_sys::CommandCounterIncrement() };
-    let tables = DROPPED.with_borrow_mut(std::mem::take);
+    let level = LEVEL.get();
+    let of_it = DROPPED.with_borrow_mut(|dropped| dropped.extract_if(.., |(of, _)| *of >= level).collect::<Vec<_>>());
     // Tables that are not loaded have no primary index yet.
     let known = |oid: &Oid| ours(*oid).is_some_and(|c| shmem::find(c.storage_key()).is_some());
-    tables.into_iter().filter(known).for_each(|oid| options::sync(oid, Apply::default()));
+    of_it.into_iter().map(|(_, oid)| oid).filter(known).for_each(|oid| options::sync(oid, Apply::default()));
 }
 
 /// COPY of a table does not go through the executor's start: it counts as a use of its table at
@@ -618,9 +640,11 @@ unsafe extern "C-unwind" fn object_access(
 fn note_dropped_index(index: Oid) {
     // SAFETY: catalog look-up: any OID is answered, as it may be missing.
     let table = unsafe { pg_sys::IndexGetRelation(index, true) };
-    let is_known = || DROPPED.with_borrow(|dropped| dropped.contains(&table));
-    if ours(table).is_some() && !is_known() {
-        DROPPED.with_borrow_mut(|dropped| dropped.push(table));
+    let note = (LEVEL.get(), table);
+    let is_known = || DROPPED.with_borrow(|dropped| dropped.contains(&note));
+    // What no command has dropped is left to the next one that changes its table.
+    if note.0 > 0 && ours(table).is_some() && !is_known() {
+        DROPPED.with_borrow_mut(|dropped| dropped.push(note));
     }
 }
 
