@@ -52,11 +52,20 @@ pub fn prefetch<T>(p: *const T) {
 
 /// Lets the system map the pages from that of one address up to that of another, which will be
 /// written soon: one call takes less time than a fault for each page. The content stays. A system
-/// that cannot do it does nothing.
+/// that cannot do it does nothing, and a process asks it once.
 #[cold]
 pub fn populate<T>(from: *mut T, to: *mut T) {
+    use std::sync::atomic::AtomicBool;
+    static CANNOT: AtomicBool = AtomicBool::new(false);
+    populate_unless(&CANNOT, from.cast(), to.cast());
+}
+
+/// The same, unless it has failed before: it would fail again (EINVAL: a kernel before 5.14), or
+/// what is lacking is so for longer (ENOMEM). A process that then writes to the page has the fault.
+fn populate_unless(cannot: &std::sync::atomic::AtomicBool, from: *mut u8, to: *mut u8) {
     #[cfg(target_os = "linux")]
     {
+        use std::sync::atomic::Ordering::Relaxed;
         const PAGE: usize = 4096;
         const POPULATE_WRITE: i32 = 23;
         extern "C" {
@@ -64,14 +73,17 @@ pub fn populate<T>(from: *mut T, to: *mut T) {
         }
         let before = from.addr() % PAGE;
         let len = (to.addr() / PAGE * PAGE).saturating_sub(from.addr() - before);
-        if len > 0 {
+        if len > 0 && !cannot.load(Relaxed) {
             // SAFETY: the C library's function. With this advice the system makes what the first
             // writes to these pages would make, whatever they are, and changes no content.
-            unsafe { madvise(from.cast::<u8>().wrapping_sub(before), len, POPULATE_WRITE) };
+            let failed = unsafe { madvise(from.wrapping_sub(before), len, POPULATE_WRITE) } != 0;
+            if failed {
+                cannot.store(true, Relaxed);
+            }
         }
     }
     #[cfg(not(target_os = "linux"))]
-    let _ = (from, to);
+    let _ = (cannot, from, to);
 }
 
 /// Busy ticks and all ticks of the machine's processors since its start. Both are 0 if the system
@@ -93,6 +105,22 @@ fn ticks_of(text: &str) -> Option<(u64, u64)> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_system_cannot_map_is_asked_for_once() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let cannot = AtomicBool::new(false);
+        let mut there = vec![7u8; 1 << 16];
+        let all = there.as_mut_ptr_range();
+        populate_unless(&cannot, all.start, all.end);
+        assert!(there.iter().all(|byte| *byte == 7));
+        // Nothing is mapped there: ENOMEM.
+        let none = |page: usize| std::ptr::without_provenance_mut(page << 12);
+        cannot.store(false, Ordering::Relaxed);
+        populate_unless(&cannot, none(1), none(4));
+        assert!(cannot.load(Ordering::Relaxed) || !cfg!(target_os = "linux"));
+        populate_unless(&cannot, none(1), none(4));
+    }
 
     #[test]
     fn processors_are_busy_when_they_are_not_idle_and_do_not_wait_for_disks() {

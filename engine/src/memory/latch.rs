@@ -37,6 +37,11 @@ impl Latch {
         f()
     }
 
+    #[cfg(all(test, not(loom)))]
+    pub fn is_held(&self) -> bool {
+        self.word.load(Ordering::Relaxed) == HELD
+    }
+
     #[inline]
     fn try_lock(&self) -> bool {
         // Acquire pairs with the Release of the former holder's guard.

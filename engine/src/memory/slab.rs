@@ -169,32 +169,40 @@ impl SlabClass {
     }
 
     /// Takes up to `wanted` objects from pages. Takes none only if no page has one and the pool has
-    /// no page.
+    /// no page, or if others are about to bring the pool's last ones.
     pub fn take(&self, pages: Pages<'_>, class: usize, wanted: u32) -> Chain {
-        let mut chain = Chain::EMPTY;
+        let there = self.latch.with(|| self.take_there(pages, class, wanted));
+        if there.count > 0 {
+            return there; // a batch with an object in it is not worth a new page
+        }
+        let page = self.new_page(pages);
         let _held = self.latch.lock();
+        if let Some(page) = page {
+            pages.descs[page as usize].become_slab(class);
+            self.partial.push(pages.descs, page);
+            self.pages.store(self.pages.load(Relaxed) + 1, Relaxed);
+        }
+        self.take_there(pages, class, wanted)
+    }
+
+    /// Takes up to `wanted` objects from the pages that are there. The caller holds the latch.
+    fn take_there(&self, pages: Pages<'_>, class: usize, wanted: u32) -> Chain {
+        let mut chain = Chain::EMPTY;
         while chain.count < wanted {
-            let page = match self.partial.first() {
-                Some(page) => page,
-                // A batch with an object in it is not worth a new page.
-                None if chain.count > 0 => break,
-                None => match self.grow(pages, class) {
-                    Some(page) => page,
-                    None => break,
-                },
-            };
+            let Some(page) = self.partial.first() else { break };
             self.take_from_page(pages, class, page, wanted, &mut chain);
         }
         self.outside.store(self.outside.load(Relaxed) + u64::from(chain.count), Relaxed);
         chain
     }
 
-    fn grow(&self, pages: Pages<'_>, class: usize) -> Option<u32> {
+    /// Takes a page of the pool, and has it mapped. The caller does not hold the latch, because the
+    /// system may take its time.
+    fn new_page(&self, pages: Pages<'_>) -> Option<u32> {
         let page = pages.pool.take(pages.descs, 1, false)?;
+        #[cfg(all(test, not(loom)))]
+        tests::NEW.with_borrow_mut(|new| new.push(self.latch.is_held()));
         map_page(pages.address(page));
-        pages.descs[page as usize].become_slab(class);
-        self.partial.push(pages.descs, page);
-        self.pages.store(self.pages.load(Relaxed) + 1, Relaxed);
         Some(page)
     }
 
@@ -283,5 +291,32 @@ impl SlabClass {
         // is in the page's list.
         unsafe { set_next_object(object, desc.free_head.load(Relaxed) as usize) };
         desc.free_head.store(object as u64, Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::memory::tests::Block;
+    use std::cell::RefCell;
+
+    thread_local! {
+        /// Of each page that this thread has taken from the pool for a class: was the class's latch
+        /// held when it was mapped?
+        pub static NEW: RefCell<Vec<bool>> = const { RefCell::new(Vec::new()) };
+    }
+
+    #[test]
+    fn a_page_is_mapped_while_no_latch_is_held() {
+        let block = Block::new(4 << 20);
+        let region = block.region_on(1, 1);
+        NEW.take();
+        // With a magazine and without.
+        for slot in [0, usize::MAX] {
+            for _ in 0..200 {
+                region.alloc(slot, 1000).expect("memory");
+            }
+        }
+        let new = NEW.take();
+        assert!(new.len() > 3 && !new.contains(&true), "{new:?}");
     }
 }
