@@ -31,5 +31,7 @@ pub use inserted::{InsertEntry, Inserts};
 pub use keyed::{EntryKey, KeyEntry, Subject, INLINE_KEY};
 pub use parts::{Against, Part, PartCopy, Parts, PARTS};
 pub use ring::{Entry, EntryHead, List, ListHead, Position, Registered, Ring, Verdict, RING_SIZE};
+#[cfg(all(test, not(loom)))]
+pub(crate) use set::TRIES;
 pub use set::{compare, Range, RangeSet, Room, LIST_SIZES};
 pub use under_way::UnderWay;

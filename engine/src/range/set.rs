@@ -137,7 +137,7 @@ impl RangeSet {
     }
 
     /// Makes a set. Leaves out boundaries that do not ascend. Comparisons may unwind.
-    pub(super) fn create(
+    pub(crate) fn create(
         e: &Engine,
         slot: SlotId,
         p: &dyn Platform,
@@ -222,11 +222,19 @@ impl RangeSet {
     /// before it registers there. False: there is no memory for them.
     #[inline]
     pub fn give_entries(&self, e: &Engine, slot: SlotId, i: u32) -> bool {
-        !self.range(i).entries.entries().is_empty() || self.make_entries(e, slot, i)
+        self.has_entries(i) || self.make_entries(e, slot, i)
+    }
+
+    /// Has the list of range `i` its entries?
+    #[inline]
+    pub fn has_entries(&self, i: u32) -> bool {
+        !self.range(i).entries.entries().is_empty()
     }
 
     #[cold]
     fn make_entries(&self, e: &Engine, slot: SlotId, i: u32) -> bool {
+        #[cfg(all(test, not(loom)))]
+        TRIES.set(TRIES.get() + 1);
         let bytes = RangeSet::size_of_list(self.list_size);
         let Ok(mem) = e.region.alloc(slot as usize, bytes) else { return false };
         // SAFETY: INV-M1: fresh memory of that size. INV-ROOM: all-zero entries are valid, and they
@@ -348,6 +356,12 @@ impl RangeSet {
         }
         sum
     }
+}
+
+#[cfg(all(test, not(loom)))]
+thread_local! {
+    /// How often this thread has asked for the memory of a list's entries.
+    pub(crate) static TRIES: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
 #[cfg(all(test, not(loom)))]

@@ -132,12 +132,15 @@ impl Plan {
     }
 
     /// Gives the lists in which it will register their entries (INV-ROOM). Where there is no memory
-    /// for them, the writes count as those of unknown keys.
+    /// for them, the writes count as those of unknown keys. The region is asked no more then: it is
+    /// full, and each look at all of it takes long.
     fn give_entries(&mut self, owner: &Owner) {
         let Plan { all, known, .. } = self;
+        let mut is_full = false;
         all.retain(|r| {
-            let has = r.set.give_entries(&owner.e, owner.slot, r.no);
+            let has = r.set.has_entries(r.no) || !is_full && r.set.give_entries(&owner.e, owner.slot, r.no);
             if !has {
+                is_full = true;
                 let of_it = |k: &&mut Known| k.sets.iter().any(|s| same(*s, Some(r.set)));
                 known.iter_mut().filter(of_it).for_each(|k| k.unknown = true);
             }
@@ -434,5 +437,40 @@ impl Txn {
         self.registrations.plan(&self.owner, p, &self.writes);
         let owed = self.writes.owed();
         self.registrations.give_blocks(&self.owner, owed)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::range::TRIES;
+    use crate::threads::{Block, Threads};
+
+    #[test]
+    fn a_full_region_is_asked_once_by_a_commit() {
+        let b = Block::new(16 << 20, 2).expect("a block");
+        let (e, p) = (b.engine, Threads::new(b.engine, 0, Default::default()));
+        let keys: Vec<[u8; 8]> = (1..100u64).map(u64::to_be_bytes).collect();
+        let cuts: Vec<&[u8]> = keys.iter().map(|k| &k[..]).collect();
+        let set = RangeSet::create(&e, 0, &p, 0, &cuts, 65536).expect("room");
+        assert!(set.give_entries(&e, 0, 70));
+        let mut taken = Vec::new();
+        while let Ok(mem) = e.region.alloc(1, 1 << 20) {
+            taken.push(mem);
+        }
+        let planned = |no| Planned { set, no, key: None, effect: Effect::New, block: std::ptr::null_mut() };
+        let mut plan = Plan { all: (0..100).map(planned).collect(), ..Default::default() };
+        TRIES.set(0);
+        plan.give_entries(&Owner::new(e, 0));
+        assert_eq!(TRIES.get(), 1);
+        assert_eq!(plan.all.iter().map(|r| r.no).collect::<Vec<_>>(), [70], "what has entries is registered there");
+        for mem in taken {
+            // SAFETY: INV-M1: allocated above, and given back once.
+            unsafe { e.region.free(1, mem) };
+        }
+        // With room again, the next commit has its lists.
+        plan.all = vec![planned(3), planned(4)];
+        plan.give_entries(&Owner::new(e, 0));
+        assert_eq!(plan.all.len(), 2);
     }
 }
