@@ -143,6 +143,8 @@ pub enum Fault {
     DefinersTold,
     /// A load does not tick the clock.
     LoadKeepsClock,
+    /// A load asks the files of the present which index is hollow, not those that are committed.
+    FilesOfNow,
     /// A SERIALIZABLE transaction of a standby goes on after a promotion.
     AskedForgotten,
     /// A promotion does not end what uses snapshots of before.
@@ -157,7 +159,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 69] = [
+    const OURS: [(&str, Fault); 70] = [
         ("tid_looked_once", Fault::TidLookedOnce),
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
@@ -225,6 +227,7 @@ mod switch {
         ("list_kept", Fault::ListKept),
         ("definers_told", Fault::DefinersTold),
         ("load_keeps_clock", Fault::LoadKeepsClock),
+        ("files_of_now", Fault::FilesOfNow),
         ("asked_forgotten", Fault::AskedForgotten),
         ("readers_stay", Fault::ReadersStay),
     ];

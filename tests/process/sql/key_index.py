@@ -2,22 +2,25 @@
 """The index of a PRIMARY KEY, or of a UNIQUE key that is NOT NULL, whose entries the engine keeps:
 no two rows get one key, whatever sessions do at the same time and however they end; rows and index
 agree after restarts, a crash and logical replication; amcheck finds a sound file, and compares the
-engine's entries with the rows."""
+engine's entries with the rows. The argument --faults runs its first uses with a deliberate fault of
+a test build, which they must find."""
 
 import pathlib
 import random
 import struct
+import sys
 import threading
 import time
 
 import psycopg2
 
-from lib.common import RETRY, check, connect, create_table, drop_database, equal, fail, main, make_database, must_come, ok, query, seconds, server, tool, value
+from lib.common import RETRY, check, connect, create_table, drop_database, equal, fail, main, make_database, must_be_found, must_come, ok, query, seconds, server, tool, value
 
 DATABASE = "process_key_index"
 SOURCE = "process_key_index_source"
 KEYS = 12
 SESSIONS = 6
+FAULT = ""
 # Kinds of keys; their indexes have the same names.
 PRIMARY, UNIQUE = "CONSTRAINT {0}_pkey PRIMARY KEY", "NOT NULL CONSTRAINT {0}_pkey UNIQUE"
 
@@ -155,6 +158,19 @@ def duplicate_is_refused(connection, what):
     equal(f"{what}: a duplicate is refused", refused(connection, "INSERT INTO r SELECT min(id), 0 FROM r")[:2], ("23505", "r_pkey"))
 
 
+def first_use(boss, what, command, end, before):
+    """Restarts the server. The command is the first use of the table, and may be undone."""
+    boss.close()
+    server("restart")
+    boss = connect(DATABASE, options="-c synchronous_commit=on" + (f" -c mixedcc.fault={FAULT}" if FAULT else ""))
+    query(boss, f"BEGIN; {command}; {end}")
+    if not equal(f"first use, {what}: {command}, {end}: a row comes and goes", refused(boss, "INSERT INTO r VALUES (-1, 0); DELETE FROM r WHERE id = -1"), None):
+        return boss
+    equal(f"first use, {what}: {command}, {end}", rows_and_index_agree(boss, "r", f"first use, {what}, {command}"), before)
+    duplicate_is_refused(boss, f"first use, {what}, {command}")
+    return boss
+
+
 def restarts(key):
     for kind, what in (("UNLOGGED", "unlogged"), ("", "permanent")):
         boss = connect(DATABASE, options="-c synchronous_commit=on")
@@ -184,13 +200,7 @@ def restarts(key):
         commands = ["REINDEX INDEX r_pkey", "REINDEX TABLE r", "ALTER TABLE r DROP CONSTRAINT r_pkey; SELECT count(*) FROM r", "TRUNCATE r; INSERT INTO r VALUES (1, 1)"]
         for command in commands + (["ALTER TABLE r ADD PRIMARY KEY (id, v)", "ALTER TABLE r ALTER id DROP NOT NULL"] if key == UNIQUE else []):
             for end in ("ROLLBACK", "COMMIT") if command.startswith("REINDEX") else ("ROLLBACK",):
-                boss.close()
-                server("restart")
-                boss = connect(DATABASE, options="-c synchronous_commit=on")
-                query(boss, f"BEGIN; {command}; {end}")
-                query(boss, "INSERT INTO r VALUES (-1, 0); DELETE FROM r WHERE id = -1")
-                equal(f"first use, {what}: {command}, {end}", rows_and_index_agree(boss, "r", f"first use, {what}, {command}"), before)
-                duplicate_is_refused(boss, f"first use, {what}, {command}")
+                boss = first_use(boss, what, command, end, before)
         # The same where an unlogged table begins empty.
         # Without the checkpoints a crash may lose the record of a ROLLBACK, and PostgreSQL then
         # does not start, on heap either (docs/limits.md).
@@ -525,5 +535,26 @@ def test():
     drop_database(DATABASE)
 
 
+def test_faults():
+    """A load in a command that gives the index a new file, and is undone."""
+    global FAULT
+    boss = make_database(DATABASE)
+    if value(boss, "SELECT current_setting('mixedcc.fault', true)") is None:
+        check("key index: the build has no deliberate faults", False)
+        return
+    query(boss, "ALTER SYSTEM SET mixedcc.load_workers = 0")
+    create_table(boss, "r", key_of(UNIQUE, "r"))
+    query(boss, "INSERT INTO r SELECT i, i FROM generate_series(1, 1000) i")
+    before = rows_and_index_agree(boss, "r", "faults")
+    FAULT = "files_of_now"
+    name = "first use, permanent: REINDEX INDEX r_pkey, ROLLBACK: a row comes and goes"
+    must_be_found(FAULT, name, lambda: first_use(boss, "permanent", "REINDEX INDEX r_pkey", "ROLLBACK", before).close())
+    FAULT = ""
+    boss = connect("postgres")
+    query(boss, "ALTER SYSTEM RESET mixedcc.load_workers")
+    boss.close()
+    drop_database(DATABASE)
+
+
 if __name__ == "__main__":
-    main(test)
+    main(test_faults if "--faults" in sys.argv else test)
