@@ -186,7 +186,7 @@ impl Chooser {
         let before = self.learned.all().len();
         let newest = self.learned.all().last().copied();
         let ticks = processor_ticks();
-        let roles = if std::mem::take(&mut self.is_lost) { roles(&self.suspects(tables, s)) } else { HashMap::new() };
+        let roles = if std::mem::take(&mut self.is_lost) { roles(&self.suspects(tables)) } else { HashMap::new() };
         (self.nth, self.partitions, self.counted) = (self.nth + 1, 0, Counted::default());
         for &t in tables {
             let tuning = t.map().tuning();
@@ -271,10 +271,9 @@ impl Chooser {
     }
 
     /// The partitions that are used, with the findings of the last interval.
-    fn suspects(&self, tables: &[&'static Table], s: &Settings) -> Vec<Suspect> {
+    fn suspects(&self, tables: &[&'static Table]) -> Vec<Suspect> {
         let mut all = Vec::new();
         for t in tables {
-            let s = s.of_table(&t.map().tuning());
             for (no, p) in t.map().partitions().iter().enumerate() {
                 let address = std::ptr::from_ref(p) as usize;
                 let at = (t.id, no as u32);
@@ -287,7 +286,7 @@ impl Chooser {
                     partners: often.map(|o| o.0).collect(),
                     fault: state.fault(),
                     seeks: state.seeks(),
-                    leads: state.leads(&s),
+                    leads: state.leads(),
                     uses: state.uses(),
                     clashes: state.clashes(),
                     busy: state.is_being_verified() || p.switch.view().is_open(),
@@ -308,7 +307,7 @@ impl Chooser {
     ) -> Decision {
         let v = p.switch.view();
         let Some(protocol) = v.set.single().filter(|_| !v.is_open()) else {
-            state.switching(reading);
+            state.switching(reading, s);
             return Decision { status: Status::Switching, ..Decision::default() };
         };
         if v.pinned || !adaptive {

@@ -10,42 +10,9 @@ use super::features::{Cost, Load, Reading, FEATURES};
 use super::learned::{Learned, Lesson};
 use super::model::Model;
 use super::settings::{Role, Settings};
+use super::trial::{Past, Trial};
 use crate::protocol::{Protocol, ProtocolSet};
 use std::collections::VecDeque;
-
-/// A switch that is being verified (INV-CHOICE).
-#[derive(Clone, Debug)]
-struct Trial {
-    from: usize,
-    to: usize,
-    features: [f64; FEATURES],
-    before: Cost,
-    n_before: usize,
-    rate_before: f64,
-    /// The records of a transaction before the switch.
-    records: f64,
-    /// How much dearer the model had called the new protocol, as a logarithm. `None`: the model
-    /// does not know the old one.
-    predicted: Option<f64>,
-    /// The additional cost of each interval since, here and in the partitions that were switched
-    /// alike.
-    more: Vec<f64>,
-    /// The intervals since the switch, however few samples they had.
-    intervals: u32,
-    stalled: u32,
-    /// Was it made because work was lost?
-    probes: bool,
-}
-
-impl Trial {
-    /// The additional cost of an interval compared with those before the switch, as a logarithm. If
-    /// transactions access more records now, the part due to that is left out: it would have come
-    /// under the old protocol too.
-    fn more(&self, load: &Load) -> f64 {
-        let size = (load.features[1].max(1.0) / self.records.max(1.0)).ln();
-        load.cost().over(&self.before) - if size.abs() > RESIZED { size } else { 0.0 }
-    }
-}
 
 /// An interval in another partition of the same table.
 #[derive(Clone, Copy, Debug)]
@@ -65,12 +32,20 @@ pub struct State {
     last: Option<Reading>,
     protocol: Option<usize>,
     /// The load, cost, and commits per second of the last intervals under the current protocol.
-    history: VecDeque<([f64; FEATURES], Cost, f64)>,
+    history: VecDeque<Past>,
+    /// The old protocol of a trial that was taken back, its history, and the successive intervals
+    /// in which much was lost.
+    resumes: Option<(usize, VecDeque<Past>, u32)>,
+    /// The load and the time of the last trial that was plainly slower because transactions waited.
+    waited: Option<([f64; FEATURES], u64)>,
     /// The variance of the logarithm of the cost from interval to interval. 0: not known.
     variance: f64,
     challenger: Option<(usize, u32)>,
     trial: Option<Trial>,
+    /// Successive intervals in which much is lost, and the number of them after which another
+    /// protocol is tried.
     lossy: u32,
+    needed: u32,
     fault: f64,
     /// Successive intervals with too few transactions to tell anything.
     quiet: u32,
@@ -106,8 +81,6 @@ const AFTER: (usize, usize) = (2, 5);
 const DEAD: f64 = 8.0;
 /// The least noise assumed, and the noise assumed if it is not known, of a logarithm of a cost.
 const NOISE: (f64, f64) = (0.03, 0.08);
-/// The difference of the records in a transaction that is more than noise, as a logarithm.
-const RESIZED: f64 = 0.2;
 /// Loads are the same load up to this distance of their shapes.
 const SAME: f64 = 1.0;
 /// The distance, with room for noise, up to which a switch and its reversal are about the same
@@ -120,6 +93,8 @@ const LOSSY: (f64, f64) = (0.25, 0.5);
 /// ... or if this share of the time is lost or slept because of it alone. That must hold in
 /// `confirm` and this number of further successive intervals.
 const OWN: (f64, f64, u32) = (0.05, 0.1, 1);
+/// If this share is lost because of it alone, `confirm` intervals suffice.
+const MOST: f64 = 0.5;
 const IDLE: f64 = 0.9;
 /// Up to this number of a partition's records in a transaction, there are no chains of waits there.
 const FEW: f64 = 1.5;
@@ -150,7 +125,7 @@ fn shape_distance(a: &[f64; FEATURES], b: &[f64; FEATURES]) -> f64 {
     [0, 1, 2, 5].iter().map(|&i| (p[i] - q[i]) * (p[i] - q[i])).sum::<f64>().sqrt()
 }
 
-fn mean(v: impl ExactSizeIterator<Item = f64>) -> f64 {
+pub(super) fn mean(v: impl ExactSizeIterator<Item = f64>) -> f64 {
     let n = v.len().max(1) as f64;
     v.sum::<f64>() / n
 }
@@ -178,13 +153,19 @@ impl State {
         self.history.clear();
         self.challenger = None;
         (self.lossy, self.fault, self.jointly) = (0, 0.0, false);
+        if let Some((_, history, lossy)) = self.resumes.take_if(|r| Some(r.0) == self.protocol) {
+            (self.history, self.lossy) = (history, lossy);
+        }
         if protocol.is_none() || self.trial.as_ref().is_some_and(|t| Some(t.to) != self.protocol) {
             self.trial = None;
         }
     }
 
     /// Notes that a switch is under way: its transactions do not count.
-    pub fn switching(&mut self, reading: Reading) {
+    pub fn switching(&mut self, reading: Reading, s: &Settings) {
+        if let (Some(t), Some(last)) = (&mut self.trial, &self.last) {
+            t.look(last, &reading, s);
+        }
         self.last = Some(reading);
         self.history.clear();
         self.challenger = None;
@@ -203,8 +184,12 @@ impl State {
     }
     /// Will it try, in the next interval in which much is lost, a protocol that others join; see
     /// [`super::blame`]?
-    pub fn leads(&self, s: &Settings) -> bool {
-        self.jointly && self.lossy + 1 >= s.confirm + OWN.2
+    pub fn leads(&self) -> bool {
+        self.jointly && self.is_due()
+    }
+    /// Will it try a protocol in the next interval in which much is lost?
+    fn is_due(&self) -> bool {
+        self.lossy > 0 && self.lossy + 1 >= self.needed
     }
     /// The protocol in use.
     pub fn uses(&self) -> Option<Protocol> {
@@ -278,6 +263,7 @@ impl State {
         };
         self.last = Some(reading);
         (self.quiet, self.fault, self.jointly) = (0, 0.0, false);
+        self.resumes = None;
         let (others, peers) = like(peers, now, &load);
         let mut d = self.judge(table, now, (&load, &peers), reading.at_us, (model, learned, s));
         d.alone = others.iter().filter(|p| p.protocol == d.best).count() > 1 + peers.len();
@@ -289,10 +275,7 @@ impl State {
             if d.status != Status::TakesBack {
                 self.begin_trial(now, to, &load, &d);
             }
-            if self.switches.len() == SWITCHES {
-                self.switches.pop_front();
-            }
-            self.switches.push_back((d.load.features, now, to, reading.at_us));
+            self.remember((d.load.features, now, to, reading.at_us));
             self.challenger = None;
             self.lossy = 0;
         }
@@ -310,7 +293,7 @@ impl State {
         (model, learned, s): (&Model, &Learned, &Settings),
     ) -> Decision {
         let now = protocol.index();
-        (self.trial, self.challenger) = (None, None);
+        (self.trial, self.challenger, self.resumes) = (None, None, None);
         (self.lossy, self.fault, self.quiet) = (0, 0.0, 0);
         let Some(last) = self.last.filter(|_| self.protocol == Some(now)) else {
             self.restart(reading, Some(protocol));
@@ -345,6 +328,13 @@ impl State {
         }
     }
 
+    fn remember(&mut self, switch: ([f64; FEATURES], usize, usize, u64)) {
+        if self.switches.len() == SWITCHES {
+            self.switches.pop_front();
+        }
+        self.switches.push_back(switch);
+    }
+
     fn judge(
         &self,
         table: u64,
@@ -362,7 +352,8 @@ impl State {
         let allowed: ProtocolSet = allowed(s, load).iter().filter(|p| known.has(*p)).collect();
         // The model cannot tell a protocol that borrows its costs from their owner: a trial can.
         let is_told = |p: Protocol| p.index() == now || !borrowed.has(p) || c.weight[p.index()] >= TOLD;
-        let best = cheapest(&scores, |p| allowed.has(p) && is_told(p)).unwrap_or(now);
+        let waits = |p: Protocol| p.index() != now && self.would_wait(p, &load.features, at_us, s);
+        let best = cheapest(&scores, |p| allowed.has(p) && is_told(p) && !waits(p)).unwrap_or(now);
         let stays = allowed.has(Protocol::ALL[now]) && scores[now] <= scores[best];
         let best = if stays { now } else { best };
         Decision {
@@ -435,13 +426,18 @@ impl State {
             more: Vec::new(),
             intervals: 0,
             stalled: 0,
+            seen: None,
+            slow: Vec::new(),
             probes: d.status == Status::Probes,
+            history: self.history.clone(),
+            lossy: self.lossy.min(self.needed).saturating_sub(1),
         });
     }
 
     /// Has the partition come to a halt during a trial, so that too few transactions commit to tell
-    /// anything? If next to nothing commits, one interval suffices. `since`: the protocol to which
-    /// the partition was switched in this interval.
+    /// anything? If next to nothing commits, one interval suffices. Or is it plainly slower in two
+    /// successive intervals, and that is more than noise? `since`: the protocol to which the
+    /// partition was switched in this interval.
     fn halts(
         &mut self,
         table: u64,
@@ -451,9 +447,9 @@ impl State {
         s: &Settings,
     ) -> Option<Decision> {
         let t = self.trial.as_mut().filter(|t| since.is_none_or(|to| t.to == to))?;
-        let us = now.at_us.saturating_sub(last.at_us).max(1);
+        t.look(last, now, s);
         let commits = now.commits.saturating_sub(last.commits);
-        let rate = commits as f64 * 1e6 / us as f64;
+        let rate = commits as f64 / now.seconds_since(last);
         let troubles = now.troubles_since(last);
         let few = now.sample.txns.saturating_sub(last.sample.txns) < s.min_samples;
         let stalled = few && rate < t.rate_before / 4.0 && troubles * 2 > commits;
@@ -462,21 +458,47 @@ impl State {
             t.stalled = if stalled { t.stalled + 1 } else { 0 };
         }
         let dead = stalled && rate < t.rate_before / DEAD && troubles > commits;
-        if !dead && t.stalled < AFTER.0 as u32 {
-            return None;
-        }
-        let measured = (t.rate_before / rate.max(1e-9)).ln().min(3.0);
+        let measured = if dead || t.stalled >= AFTER.0 as u32 {
+            (t.rate_before / rate.max(1e-9)).ln().min(3.0)
+        } else {
+            let from = Protocol::ALL[t.from];
+            self.slower(s).filter(|_| Load::between(last, now).is_none_or(|l| allowed(s, &l).has(from)))?
+        };
         let t = self.trial.take()?;
         learn(table, &t, measured, now.at_us, learned, s);
+        self.remember((t.features, t.to, t.from, now.at_us));
         self.challenger = None;
-        let ask = Some(Protocol::ALL[t.from]);
-        Some(Decision {
+        let d = Decision {
             status: Status::TakesBack,
             before_us: t.before.weighed(0.5).exp(),
             best: t.from,
-            ask,
+            ask: Some(Protocol::ALL[t.from]),
             ..Decision::default()
-        })
+        };
+        self.note_waits(&t, now.at_us);
+        self.resume(t);
+        Some(d)
+    }
+
+    /// The additional cost of a trial that is plainly slower than what was before it, beyond noise.
+    fn slower(&self, s: &Settings) -> Option<f64> {
+        let t = self.trial.as_ref()?;
+        let (more, n) = t.slower()?;
+        let noise = self.deviation(t.n_before, n);
+        (n >= AFTER.0 && more > (1.0 + s.max_loss).ln() && more > 2.0 * noise).then_some(more)
+    }
+
+    /// If a trial was plainly slower, and would have been so if no attempt had failed, transactions
+    /// have waited for each other's locks.
+    fn note_waits(&mut self, t: &Trial, at_us: u64) {
+        if t.slower().is_some_and(|s| s.1 >= AFTER.0) && t.attempts() < t.rate_before {
+            self.waited = Some((t.features, at_us));
+        }
+    }
+
+    /// The old protocol comes back: its history counts again.
+    fn resume(&mut self, t: Trial) {
+        self.resumes = Some((t.from, t.history, if t.probes { t.lossy } else { 0 }));
     }
 
     /// Verifies the last switch. Returns false if there is none to verify, so that the caller
@@ -531,6 +553,9 @@ impl State {
         let back = worse && d.allowed.has(Protocol::ALL[t.from]);
         d.status = if back { Status::TakesBack } else { Status::Accepts };
         d.ask = back.then_some(Protocol::ALL[t.from]);
+        if back {
+            self.resume(t);
+        }
         true
     }
 
@@ -541,6 +566,11 @@ impl State {
             return;
         }
         let waits = matches!(s.role, Role::Joins | Role::Waits) && !banned;
+        let tried = self.loses(now, at_us, (model, s), d).filter(|_| !banned);
+        // That trial costs least. It does not wait for a model that wavers.
+        if let Some(to) = tried.filter(|_| self.jointly) {
+            return self.try_out(to, at_us, d);
+        }
         // A partition whose similar partitions have the better protocol follows them: transactions
         // over several partitions gain by one protocol.
         if d.alone {
@@ -549,7 +579,6 @@ impl State {
         if d.best != now && (banned || d.gain > d.margin) {
             let n = self.challenger.filter(|c| c.0 == d.best).map_or(0, |c| c.1) + 1;
             self.challenger = Some((d.best, n));
-            self.lossy = 0;
             d.status = Status::Confirms;
             let confirm = if banned { s.confirm } else { self.confirm(d.best, &d.load.features, at_us, s) };
             d.intervals = (n, confirm);
@@ -561,7 +590,9 @@ impl State {
         }
         self.challenger = None;
         d.status = Status::Keeps;
-        self.probe(now, at_us, (model, s), d);
+        if let Some(to) = tried {
+            self.try_out(to, at_us, d);
+        }
     }
 
     /// The time before which a protocol is not tried here, because one of its kind was tried. 0: no
@@ -586,25 +617,26 @@ impl State {
         kinds.iter().filter_map(of_kind).min().unwrap_or(0)
     }
 
-    /// Handles a protocol that the model calls the best although much is lost: checks whether to
-    /// try another one.
-    fn probe(&mut self, now: usize, at_us: u64, (model, s): (&Model, &Settings), d: &mut Decision) {
+    /// Counts the intervals in which much is lost, whatever the model says meanwhile. Returns the
+    /// protocol to try, if there were enough of them.
+    fn loses(&mut self, now: usize, at_us: u64, (model, s): (&Model, &Settings), d: &mut Decision) -> Option<Protocol> {
         let l = &d.load;
         let own = |own: f64, all: f64| own * l.features[2] > all / 2.0;
         let lossy = l.own_lost > OWN.0 || l.lost > LOSSY.0 && own(l.own_lost, l.lost);
         let sleepy = l.busy < IDLE && (l.own_slept > OWN.1 || l.slept > LOSSY.1 && own(l.own_slept, l.slept));
+        // As it was announced (`State::leads`): others that join have gone by that.
+        let due = self.is_due();
         self.lossy = if lossy || sleepy { self.lossy + 1 } else { 0 };
-        d.lossy = (self.lossy, s.confirm + OWN.2);
+        self.needed = (s.confirm + if l.own_lost > MOST { 0 } else { OWN.2 }).max(2);
+        d.lossy = (self.lossy, self.needed);
         if self.lossy == 0 {
-            return;
+            return None;
         }
         let can = |p: Protocol| self.may_try(p, now, at_us, s, d);
-        let Some(to) = instead(Protocol::ALL[now], lossy, (model, d), can) else { return };
+        let to = instead(Protocol::ALL[now], lossy, (model, d), can)?;
         self.fault = (d.load.own_lost + d.load.own_slept) * d.load.features[5];
         self.jointly = model.is_like(to, Protocol::ALL[now]);
-        if s.role == Role::Tries && self.lossy >= s.confirm + OWN.2 {
-            self.try_out(to, at_us, d);
-        }
+        (s.role == Role::Tries && due).then_some(to)
     }
 
     fn try_out(&mut self, to: Protocol, at_us: u64, d: &mut Decision) {
@@ -621,16 +653,26 @@ impl State {
         true
     }
 
+    /// Would transactions wait too long under a protocol? They would if it locks all that it
+    /// touches, and they have waited of late under one that locks less, under a load of this shape.
+    fn would_wait(&self, p: Protocol, f: &[f64; FEATURES], at_us: u64, s: &Settings) -> bool {
+        let locks = ProtocolSet::of(p).locks_reads() || ProtocolSet::of(p).locks_partitions();
+        let lately = |t: u64| at_us.saturating_sub(t) < s.forget_us / PROBE_EVERY;
+        locks && self.waited.is_some_and(|(of, at)| lately(at) && shape_distance(&of, f) < LIKE)
+    }
+
     /// May a protocol be tried? Not if lessons judge it, nor soon after another trial. Nor if the
     /// partition has left it of late for the one in use, under a load of this shape: that one has
-    /// been found better, whatever a noisy interval makes of the lessons.
+    /// been found better, whatever a noisy interval makes of the lessons. Nor if transactions would
+    /// wait under it.
     fn may_try(&self, p: Protocol, now: usize, at_us: u64, s: &Settings, d: &Decision) -> bool {
         let i = p.index();
         let lately = |t: u64| at_us.saturating_sub(t) < s.forget_us / PROBE_EVERY;
         let was_left = |w: &([f64; FEATURES], usize, usize, u64)| {
             (w.1, w.2) == (i, now) && lately(w.3) && shape_distance(&w.0, &d.load.features) < LIKE
         };
-        let open = i != now && d.allowed.has(p) && d.learned.weight[i] < TOLD;
+        let waits = self.would_wait(p, &d.load.features, at_us, s);
+        let open = i != now && d.allowed.has(p) && d.learned.weight[i] < TOLD && !waits;
         open && self.not_before(p, at_us, s, d) == 0 && !self.switches.iter().any(was_left)
     }
 }

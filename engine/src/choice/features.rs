@@ -75,6 +75,16 @@ impl Reading {
     pub fn troubles_since(&self, before: &Reading) -> u64 {
         self.aborts.saturating_sub(before.aborts) + self.waits.saturating_sub(before.waits)
     }
+    /// The time since an earlier reading, in seconds.
+    pub fn seconds_since(&self, before: &Reading) -> f64 {
+        self.at_us.saturating_sub(before.at_us).max(1) as f64 / 1e6
+    }
+    /// The share of the time since an earlier reading in which the machine's processors were busy.
+    /// 0: not known.
+    pub fn busy_since(&self, before: &Reading) -> f64 {
+        let ticks = |f: fn(&(u64, u64)) -> u64| f(&self.ticks).saturating_sub(f(&before.ticks)) as f64;
+        ticks(|t| t.0) / ticks(|t| t.1).max(1.0)
+    }
     /// A reading of a partition at present.
     pub fn of(p: &Partition, at_us: u64, ticks: (u64, u64)) -> Reading {
         let (commits, busy_ns) = (p.stats.sum(|s| &s.commits), p.stats.sum(|s| &s.busy_ns));
@@ -172,8 +182,7 @@ impl Load {
         if after.sample.txns < before.sample.txns {
             return None;
         }
-        let ticks = |f: fn(&(u64, u64)) -> u64| f(&after.ticks).saturating_sub(f(&before.ticks)) as f64;
-        let busy = ticks(|t| t.0) / ticks(|t| t.1).max(1.0);
+        let busy = after.busy_since(before);
         let sample = after.sample.since(&before.sample);
         let mut load = Load::of(&sample, commits, busy_ns, seconds, busy)?;
         // All failures here, and by the sample the failures in all partitions of the transactions

@@ -17,6 +17,7 @@ mod learned;
 mod model;
 mod publish;
 mod settings;
+mod trial;
 
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -27,6 +27,10 @@ struct Truth {
     records: f64,
     cost_us: [f64; 3],
     heated_us: f64,
+    /// How many times as long a transaction takes under each protocol, for the same processor time,
+    /// and its sleeps for locks.
+    longer: [f64; 4],
+    sleeps: f64,
 }
 
 impl Truth {
@@ -49,6 +53,8 @@ const CALM: Truth = Truth {
     records: 10.0,
     cost_us: [130.0, 100.0, 125.0],
     heated_us: 100.0,
+    longer: [1.0; 4],
+    sleeps: 0.0,
 };
 const HOT: Truth = Truth { reads: 0.5, conflicts: 0.5, cost_us: [200.0, 300.0, 150.0], ..CALM };
 
@@ -154,7 +160,7 @@ impl World {
     fn pass(&mut self, t: &Truth) {
         let cost_us = self.noisy(t.cost_us(self.protocol));
         // 8 clients, always busy. Processor and elapsed time have the same noise.
-        let each_us = cost_us * 2.0;
+        let each_us = cost_us * 2.0 * t.longer[at(self.protocol)];
         let commits = (8.0 * SECOND as f64 / each_us).max(1.0);
         let txns = (commits / 16.0) as u64;
         let n = txns as f64;
@@ -179,6 +185,7 @@ impl World {
             ..*s
         };
         self.reading.aborts += (commits * failures * t.fault) as u64;
+        self.reading.waits += (commits * t.sleeps) as u64;
         self.reading.commits += commits as u64;
         self.reading.busy_ns += (commits * each_us * 1000.0) as u64;
         self.reading.at_us += SECOND;
@@ -209,10 +216,14 @@ fn a_change_of_the_load_is_followed_within_three_intervals() {
 fn noise_alone_does_not_make_it_flap() {
     // The load lies on the edge of the model's leaves, and the protocols are alike.
     let edge = Truth { conflicts: 0.2, cost_us: [140.0, 100.0, 103.0], ..CALM };
-    for (noise, most) in [(0.05, 4), (0.1, 6), (0.2, 12), (0.4, 24)] {
-        let mut w = World::new(right(), noise);
-        w.run(&edge, 1000);
-        assert!(w.asked.len() <= most, "noise {noise}: {} switches in 1000 intervals: {:?}", w.asked.len(), w.asked);
+    // Sessions sleep, and 2pl may be plainly slower.
+    for (sleeps, longer) in [(0.0, 1.0), (1.0, 1.0), (1.0, 4.0)] {
+        for (noise, most) in [(0.05, 4), (0.1, 6), (0.2, 12), (0.4, 24)] {
+            let mut w = World::new(right(), noise);
+            w.run(&Truth { sleeps, longer: [1.0, 1.0, longer, 1.0], ..edge }, 1000);
+            let n = w.asked.len();
+            assert!(n <= most, "noise {noise}, {sleeps} sleeps: {n} switches in 1000 intervals: {:?}", w.asked);
+        }
     }
 }
 
@@ -392,7 +403,7 @@ fn work_that_is_lost_makes_it_try_what_the_model_does_not_want() {
 fn it_is_told_when_something_will_be_tried_and_when_not() {
     let s = |c| split("records", 1.0, 0.0, c);
     let mut w = World::new(model(&s(0.4), &s(-0.3), &s(0.1)), 0.0);
-    let lossy = Truth { lost: 0.6, cost_us: [300.0, 200.0, 100.0], ..HOT };
+    let lossy = Truth { lost: 0.4, cost_us: [300.0, 200.0, 100.0], ..HOT };
     w.interval(&lossy);
     let before: Vec<_> =
         (0..2).map(|_| w.interval(&lossy)).map(|d| (d.status, d.lossy, d.no_probe_before_us)).collect();
@@ -406,6 +417,165 @@ fn it_is_told_when_something_will_be_tried_and_when_not() {
     assert_eq!((d.status, d.no_probe_before_us), (Status::Verifies, again_at), "also while it is tried");
     assert_eq!(w.run(&calm, 40), 0);
     assert_eq!(w.interval(&calm).no_probe_before_us, 0, "the time is over");
+    // Where most is lost, one interval less suffices.
+    let mut w = World::new(model(&s(0.4), &s(-0.3), &s(0.1)), 0.0);
+    let most = Truth { lost: 0.6, ..lossy };
+    w.interval(&most);
+    let told: Vec<_> = (0..2).map(|_| w.interval(&most)).map(|d| (d.status, d.lossy)).collect();
+    assert_eq!(told, [(Status::Keeps, (1, 2)), (Status::Probes, (2, 2))]);
+}
+
+#[test]
+fn a_model_that_wavers_does_not_put_off_a_trial() {
+    // In turns, the model calls 2pl and occ the better one.
+    let s = |below, above| split("read_share", 0.7, below, above);
+    let mut w = World::new(model_with_mocc(&s(0.9, 0.9), &s(0.3, -0.3), &s(-0.3, 0.1)), 0.02);
+    let lossy = Truth { lost: 0.4, heated_us: 110.0, cost_us: [300.0, 200.0, 150.0], ..HOT };
+    for n in 0..20 {
+        let t = losing(&w, Truth { reads: if n % 2 == 0 { 0.5 } else { 0.95 }, ..lossy }, 0.02);
+        w.interval(&t);
+    }
+    assert_eq!(w.asked.first().map(|a| (a.0, a.1, a.2)), Some((4, Protocol::Mocc, Status::Probes)), "{:?}", w.asked);
+}
+
+/// Much is lost under `occ`. Where rows are locked, transactions take four times as long.
+const SLOW: Truth = Truth {
+    lost: 0.8,
+    cost_us: [300.0, 200.0, 200.0],
+    heated_us: 200.0,
+    longer: [1.0, 1.0, 4.0, 4.0],
+    sleeps: 3.0,
+    ..HOT
+};
+
+/// What was asked for within so many intervals, where attempts fail under `mocc` too.
+fn asked_if_slow(t: Truth, noise: f64, lost_under_mocc: f64, intervals: u32) -> Vec<(u64, Protocol, Status)> {
+    let mut w = World::new(for_occ(), noise);
+    for _ in 0..intervals {
+        let t = losing(&w, t, lost_under_mocc);
+        w.interval(&t);
+    }
+    w.asked
+}
+
+#[test]
+fn what_is_plainly_slower_is_taken_back_at_once() {
+    for noise in [0.0, 0.05, 0.1, 0.2] {
+        let asked = asked_if_slow(SLOW, noise, 0.3, 25);
+        // Protocols that lock more are not tried then.
+        let wanted = [(3, Protocol::Mocc, Status::Probes), (5, Protocol::Occ, Status::TakesBack)];
+        assert_eq!(asked, wanted, "noise {noise}");
+    }
+    let later = asked_if_slow(SLOW, 0.05, 0.3, 60);
+    assert!(later.len() > 2 && later[2].0 > 30 && later[2].1 == Protocol::TwoPhase, "they are later: {later:?}");
+    // If transactions would be faster but for their failures, locks are not to blame.
+    let fails = asked_if_slow(SLOW, 0.05, 0.8, 25);
+    assert_eq!(fails.iter().map(|a| a.1).collect::<Vec<_>>()[..3], [Protocol::Mocc, Protocol::Occ, Protocol::TwoPhase]);
+    assert!(fails[1].0 == 5 && fails[2].0 == 7, "at once, too: {fails:?}");
+}
+
+#[test]
+fn where_transactions_have_waited_the_model_may_not_choose_more_locks() {
+    // Where little conflicts, the model calls 2pl the better one.
+    let s = |below, above| split("conflict_rate", 0.2, below, above);
+    for (longer, at) in [([1.0, 1.0, 4.0, 4.0], 30..45), ([1.0, 1.0, 4.0, 1.0], 0..15)] {
+        let mut w = World::new(model_with_mocc(&s(0.9, 0.9), &s(0.4, -0.3), &s(-0.1, 0.1)), 0.02);
+        let slow = Truth { longer, cost_us: [300.0, 200.0, 400.0], heated_us: 300.0, ..SLOW };
+        for _ in 0..60 {
+            let back = w.asked.len() > 1;
+            let t = if back { Truth { conflicts: 0.02, lost: 0.04, ..slow } } else { losing(&w, slow, 0.3) };
+            w.interval(&t);
+        }
+        let two = w.asked.iter().find(|a| a.1 == Protocol::TwoPhase).expect("it is chosen");
+        assert!(two.2 == Status::Switches && at.contains(&two.0), "{:?}", w.asked);
+    }
+    // Another load tells nothing about it.
+    let mut w = World::new(model_with_mocc(&s(0.9, 0.9), &s(0.4, -0.3), &s(-0.1, 0.1)), 0.02);
+    for _ in 0..12 {
+        let back = w.asked.len() > 1;
+        let t = if back { Truth { conflicts: 0.02, reads: 0.0, ..CALM } } else { losing(&w, SLOW, 0.3) };
+        w.interval(&t);
+    }
+    assert_eq!(w.asked.get(2).map(|a| a.1), Some(Protocol::TwoPhase), "{:?}", w.asked);
+}
+
+#[test]
+fn whoever_has_announced_a_trial_makes_it_with_those_who_join() {
+    // The first one loses most in one interval, and less in the next one. The second one conflicts.
+    let mut t = Table::new(2, &for_occ(), 0.0);
+    t.worlds[0].noise = 0.001;
+    for n in 0..3 {
+        let lossy = Truth { lost: [0.0, 0.6, 0.4][n], ..HOT };
+        t.interval(|w| if w.noise == 0.001 { lossy } else { HOT });
+    }
+    let asked: Vec<_> = t.worlds.iter().map(|w| w.asked.clone()).collect();
+    assert!(asked.iter().all(|a| a.len() == 1 && a[0].1 == Protocol::Mocc), "{asked:?}");
+}
+
+#[test]
+fn what_only_seems_to_be_slower_is_measured_first() {
+    // Half of the sessions may have gone: none sleeps.
+    let asked = asked_if_slow(Truth { sleeps: 0.0, ..SLOW }, 0.0, 0.0, 25);
+    assert!(asked[1].2 == Status::TakesBack && asked[1].0 > 5, "{asked:?}");
+    // A rate that is lower by less may be noise.
+    let asked = asked_if_slow(Truth { longer: [1.0, 1.0, 1.9, 1.9], ..SLOW }, 0.0, 0.3, 25);
+    assert!(asked[1].2 == Status::TakesBack && asked[1].0 > 5, "{asked:?}");
+    // Sessions make pauses: those that commit take no longer.
+    let mut w = World::new(for_occ(), 0.0);
+    for n in 0..12 {
+        w.reading.at_us += if n < 3 { 0 } else { 3 * SECOND / 2 };
+        let t = losing(&w, Truth { longer: [1.0; 4], ..SLOW }, 0.0);
+        w.interval(&t);
+    }
+    assert_eq!(w.asked.len(), 1, "{:?}", w.asked);
+    // It takes less of the processors, which are scarce.
+    let mut w = World::new(for_occ(), 0.02);
+    for _ in 0..25 {
+        let t = losing(&w, Truth { heated_us: 100.0, longer: [1.0, 1.0, 8.0, 8.0], ..SLOW }, 0.02);
+        w.pass(&t);
+        w.reading.ticks = (w.reading.ticks.0 + 100, w.reading.ticks.1 + 100);
+        let d = w.state.observe(1, (w.protocol, &[]), w.reading, (&w.model, &mut w.learned, &w.settings));
+        w.follow(&d);
+    }
+    assert_eq!(w.asked.iter().map(|a| a.1).collect::<Vec<_>>(), [Protocol::Mocc], "{:?}", w.asked);
+    // What a user allows is no loss.
+    let mut w = World::new(for_occ(), 0.0);
+    w.settings.max_loss = 4.0;
+    for _ in 0..25 {
+        let t = losing(&w, SLOW, 0.02);
+        w.interval(&t);
+    }
+    assert!(w.asked.iter().all(|a| a.2 != Status::TakesBack), "{:?}", w.asked);
+}
+
+#[test]
+fn what_is_slower_while_it_is_switched_counts() {
+    let mut w = World::new(for_occ(), 0.02);
+    while w.asked.is_empty() {
+        w.run(&SLOW, 1);
+    }
+    for _ in 0..2 {
+        w.pass(&SLOW);
+        w.state.switching(w.reading, &w.settings);
+    }
+    w.run(&SLOW, 1);
+    let asked: Vec<_> = w.asked.iter().map(|a| (a.1, a.2)).collect();
+    assert_eq!(asked, [(Protocol::Mocc, Status::Probes), (Protocol::Occ, Status::TakesBack)], "{:?}", w.asked);
+}
+
+#[test]
+fn what_was_known_before_a_trial_counts_after_it() {
+    // mocc fails. 2pl is tried after one interval, which is a bad one. It is worse than the others.
+    let mut w = World::new(for_occ(), 0.0);
+    for n in 1..30 {
+        let occ_us = if n == 7 { 400.0 } else { 200.0 };
+        let t = Truth { cost_us: [300.0, occ_us, 280.0], longer: [1.0, 1.0, 1.0, 4.0], ..SLOW };
+        let t = losing(&w, t, 0.8);
+        w.interval(&t);
+    }
+    let asked: Vec<_> = w.asked.iter().map(|a| (a.0, a.1)).collect();
+    assert_eq!(asked[..3], [(3, Protocol::Mocc), (5, Protocol::Occ), (7, Protocol::TwoPhase)]);
+    assert_eq!(asked.get(3).map(|a| a.1), Some(Protocol::Occ), "{:?}", w.asked);
 }
 
 #[test]
@@ -445,6 +615,7 @@ fn if_it_is_no_better_the_next_one_is_tried_at_once_and_neither_again_soon() {
         w.interval(&t);
         first_two = if w.protocol == Protocol::TwoPhase && first_two == 0 { n } else { first_two };
     }
+    assert_eq!(w.asked[2].0 - w.asked[1].0, 2, "what was lost before counts: {:?}", w.asked);
     let asked: Vec<_> = w.asked.iter().map(|a| (a.1, a.2)).collect();
     let (probes, back) = (Status::Probes, Status::TakesBack);
     assert_eq!(asked, [(Protocol::Mocc, probes), (Protocol::Occ, back), (Protocol::TwoPhase, probes)]);
@@ -711,7 +882,7 @@ impl Table {
             *s = Suspect {
                 fault: w.state.fault(),
                 seeks: w.state.seeks(),
-                leads: w.state.leads(&w.settings),
+                leads: w.state.leads(),
                 uses: w.state.uses(),
                 clashes: w.state.clashes(),
                 busy: w.state.is_being_verified(),
@@ -881,13 +1052,15 @@ proptest! {
         lost in 0.06f64..0.7,
         lost_under_mocc in 0.0f64..0.7,
         records in 1.0f64..12.0,
+        longer in prop::array::uniform4(0.3f64..5.0),
+        sleeps in 0.0f64..2.0,
         noise in 0.0f64..0.3,
         random in 1u64..u64::MAX,
     ) {
         let tree = |i: usize| split("records", 0.5, predicted[i], predicted[i]);
         let mut w = World::new(model_with_mocc(&tree(0), &tree(1), &tree(2)), noise);
         w.random = random;
-        let t = Truth { lost, records, cost_us: costs, heated_us, ..HOT };
+        let t = Truth { lost, records, cost_us: costs, heated_us, longer, sleeps, ..HOT };
         for _ in 0..600 {
             let t = losing(&w, t, lost_under_mocc);
             w.interval(&t);
@@ -933,6 +1106,15 @@ fn a_rule_ends_a_trial_and_forbids_to_take_it_back() {
     assert_eq!(w.protocol, Protocol::Occ);
     assert!(w.asked[asked..].iter().all(|a| a.1 != Protocol::PartCc), "{:?}", w.asked);
     assert_eq!(w.learned.all().len(), 1, "but it was measured");
+    // The same if it is plainly slower.
+    let mut w = World::new(model(&leaf(0.9), &leaf(0.0), &leaf(1.4)), 0.0);
+    w.protocol = Protocol::PartCc;
+    while w.protocol == Protocol::PartCc {
+        w.interval(&dear);
+    }
+    let asked = w.asked.len();
+    w.run(&Truth { weak: 0.5, longer: [1.0, 4.0, 1.0, 1.0], sleeps: 3.0, ..dear }, 6);
+    assert!(w.asked[asked..].iter().all(|a| a.1 != Protocol::PartCc), "{:?}", w.asked);
 }
 
 #[test]

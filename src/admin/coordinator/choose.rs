@@ -163,7 +163,7 @@ fn log_decision(a: &Asked, name: &str) {
             a.why.name()
         ),
         match d.load.txns {
-            0 => "Next to nothing has committed since the switch before.".to_owned(),
+            0 => "Next to nothing has committed since the switch before, or much less than before it.".to_owned(),
             _ => format!("Predicted costs: {}. Features: {}.", scores.join(", "), features.join(", ")),
         }
     );
