@@ -200,13 +200,17 @@ impl Chooser {
                 let s = Settings { role, ..s.clone() };
                 let rest = rest_of(p, adaptive, &s);
                 let d = self.decide(t, (p, &others), &mut state, reading, adaptive, &s);
-                if let (Some(to), Some(from)) = (d.ask, p.protocols().single()) {
+                // A trial may end before its switch is complete.
+                let v = p.switch.view();
+                let from = if v.is_open() { v.target } else { v.set };
+                if let (Some(to), Some(from)) = (d.ask, from.single()) {
                     let why = match d.status {
                         Status::TakesBack => Why::TakenBack,
                         Status::Probes => Why::Probe,
                         _ => Why::Chosen,
                     };
-                    if p.choose(e, to, why, now) {
+                    let done = if v.is_open() { p.switch.take_back(now) } else { p.choose(e, to, why, now) };
+                    if done {
                         asked.push(Asked { key: t.key, partition: no, from, to, why, decision: d });
                     }
                 }
@@ -307,8 +311,7 @@ impl Chooser {
     ) -> Decision {
         let v = p.switch.view();
         let Some(protocol) = v.set.single().filter(|_| !v.is_open()) else {
-            state.switching(reading, s);
-            return Decision { status: Status::Switching, ..Decision::default() };
+            return state.switching(t.id, reading, &mut self.learned, s);
         };
         if v.pinned || !adaptive {
             let d = state.watch(t.id, (protocol, peers), reading, (&self.model, &self.learned, s));

@@ -161,16 +161,21 @@ impl State {
         }
     }
 
-    /// Notes that a switch is under way: its transactions do not count.
-    pub fn switching(&mut self, reading: Reading, s: &Settings) {
-        if let (Some(t), Some(last)) = (&mut self.trial, &self.last) {
-            t.look(last, &reading, s);
+    /// Notes that a switch is under way: its transactions do not count. If it is plainly slower, it
+    /// is to be taken back.
+    pub fn switching(&mut self, table: u64, reading: Reading, learned: &mut Learned, s: &Settings) -> Decision {
+        let last = self.last.unwrap_or(reading);
+        if let Some(t) = &mut self.trial {
+            t.look(&last, &reading, s);
         }
+        let slower = self.slower((&last, &reading), s);
+        let back = slower.and_then(|measured| self.take_back(table, measured, reading.at_us, learned, s));
         self.last = Some(reading);
         self.history.clear();
         self.challenger = None;
         // A switch may take as long as a transaction does: others need not wait for that.
         self.quiet = self.quiet.saturating_add(1);
+        back.unwrap_or(Decision { status: Status::Switching, ..Decision::default() })
     }
 
     /// The time lost because of this partition, in sessions, if another protocol is to be tried. 0
@@ -242,7 +247,8 @@ impl State {
         (model, learned, s): (&Model, &mut Learned, &Settings),
     ) -> Decision {
         let now = protocol.index();
-        if self.protocol != Some(now) {
+        // The switch of a trial may be taken back before it is complete.
+        if self.protocol != Some(now) || self.resumes.as_ref().is_some_and(|r| r.0 == now) {
             // All progress may have stopped since the switch, which came in this interval.
             let halted = self.last.and_then(|last| self.halts(table, (&last, &reading), Some(now), learned, s));
             self.restart(reading, Some(protocol));
@@ -461,12 +467,23 @@ impl State {
         let measured = if dead || t.stalled >= AFTER.0 as u32 {
             (t.rate_before / rate.max(1e-9)).ln().min(3.0)
         } else {
-            let from = Protocol::ALL[t.from];
-            self.slower(s).filter(|_| Load::between(last, now).is_none_or(|l| allowed(s, &l).has(from)))?
+            self.slower((last, now), s)?
         };
+        self.take_back(table, measured, now.at_us, learned, s)
+    }
+
+    /// Ends a trial that was worse by `measured` before it could be verified.
+    fn take_back(
+        &mut self,
+        table: u64,
+        measured: f64,
+        at_us: u64,
+        learned: &mut Learned,
+        s: &Settings,
+    ) -> Option<Decision> {
         let t = self.trial.take()?;
-        learn(table, &t, measured, now.at_us, learned, s);
-        self.remember((t.features, t.to, t.from, now.at_us));
+        learn(table, &t, measured, at_us, learned, s);
+        self.remember((t.features, t.to, t.from, at_us));
         self.challenger = None;
         let d = Decision {
             status: Status::TakesBack,
@@ -475,16 +492,19 @@ impl State {
             ask: Some(Protocol::ALL[t.from]),
             ..Decision::default()
         };
-        self.note_waits(&t, now.at_us);
+        self.note_waits(&t, at_us);
         self.resume(t);
         Some(d)
     }
 
-    /// The additional cost of a trial that is plainly slower than what was before it, beyond noise.
-    fn slower(&self, s: &Settings) -> Option<f64> {
+    /// The additional cost of a trial that is plainly slower than what was before it, beyond noise,
+    /// if no rule forbids the old protocol now.
+    fn slower(&self, (last, now): (&Reading, &Reading), s: &Settings) -> Option<f64> {
         let t = self.trial.as_ref()?;
         let (more, n) = t.slower()?;
         let noise = self.deviation(t.n_before, n);
+        let may = |l: Load| allowed(s, &l).has(Protocol::ALL[t.from]);
+        Load::between(last, now).is_none_or(may).then_some(())?;
         (n >= AFTER.0 && more > (1.0 + s.max_loss).ln() && more > 2.0 * noise).then_some(more)
     }
 

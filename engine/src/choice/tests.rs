@@ -554,13 +554,21 @@ fn what_is_slower_while_it_is_switched_counts() {
     while w.asked.is_empty() {
         w.run(&SLOW, 1);
     }
-    for _ in 0..2 {
+    // It is taken back before the switch is complete.
+    for wanted in [Status::Switching, Status::TakesBack] {
         w.pass(&SLOW);
-        w.state.switching(w.reading, &w.settings);
+        let d = w.state.switching(1, w.reading, &mut w.learned, &w.settings);
+        assert_eq!(d.status, wanted);
+        w.follow(&d);
     }
-    w.run(&SLOW, 1);
     let asked: Vec<_> = w.asked.iter().map(|a| (a.1, a.2)).collect();
     assert_eq!(asked, [(Protocol::Mocc, Status::Probes), (Protocol::Occ, Status::TakesBack)], "{:?}", w.asked);
+    assert_eq!(w.learned.all().len(), 1);
+    // The old protocol has never been away, but what has run since is no load of it.
+    w.pass(&SLOW);
+    assert_eq!(w.state.switching(1, w.reading, &mut w.learned, &w.settings).status, Status::Switching);
+    let found = [w.interval(&SLOW), w.interval(&SLOW)].map(|d| (d.status, d.lossy.0));
+    assert_eq!(found, [(Status::New, 0), (Status::Probes, 2)]);
 }
 
 #[test]

@@ -378,6 +378,16 @@ impl Switch {
         self.want(now, |v| free(&v).then_some(SwitchView { wanted, why, by: 0, ..v })).is_ok()
     }
 
+    /// Takes back the coordinator's own switch that is under way. While it is an upgrade, the old
+    /// protocol comes back without waiting; later, as soon as the switch is complete. Returns false,
+    /// and does nothing, if there is no such switch, or somebody has asked for a protocol since.
+    pub fn take_back(&self, now: u64) -> bool {
+        let under_way = |v: &SwitchView| v.step != Step::Settled && v.wanted == v.target && v.target != v.from;
+        let own = |v: &SwitchView| under_way(v) && v.by == 0 && !v.pinned;
+        let back = |v: SwitchView| SwitchView { wanted: v.from, why: Why::TakenBack, ..v };
+        self.want(now, |v| own(&v).then(|| back(v))).is_ok()
+    }
+
     /// Releases the pin. Returns false if there was none.
     pub fn unpin(&self) -> bool {
         let (Ok(old) | Err(old)) = self.change(|v| Some(SwitchView { pinned: false, ..v }));

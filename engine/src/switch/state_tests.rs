@@ -51,6 +51,50 @@ fn the_coordinator_does_not_overrule_who_asked() {
 }
 
 #[test]
+fn the_coordinator_takes_back_its_own_switch_alone() {
+    let occ = ProtocolSet::of(Occ);
+    let (e, s, slot) = world();
+    let look = |e: &Epochs| e.look([&slot].into_iter());
+    assert!(!s.take_back(1), "there is none");
+    // In an upgrade, at once: the slot has begun under the old protocol.
+    e.enter(&slot);
+    assert!(s.choose(TwoPhase, Why::Probe, 1));
+    assert!(!s.take_back(2), "it has not begun");
+    s.advance(&e, look(&e), 2, false);
+    assert!(s.take_back(3) && !s.take_back(4), "once");
+    assert_eq!(s.advance(&e, look(&e), 5, false), Event::Stepped);
+    assert_eq!((s.set(), s.view().why, s.view().is_open()), (occ, Why::TakenBack, true));
+    Epochs::leave(&slot);
+    let Event::Done(d) = s.advance(&e, look(&e), 6, false) else { panic!("not done") };
+    assert_eq!((d.from, d.to, d.why), (occ, occ, Why::Probe));
+    assert!(!s.view().is_open());
+    // Later, when the switch is complete.
+    assert!(s.choose(TwoPhase, Why::Probe, 7));
+    s.advance(&e, look(&e), 8, false);
+    e.enter(&slot);
+    s.advance(&e, look(&e), 9, false);
+    s.advance(&e, look(&e), 10, false);
+    assert_eq!((s.set(), s.view().step), (ProtocolSet::of(TwoPhase), Step::Degrading));
+    assert!(s.take_back(11));
+    Epochs::leave(&slot);
+    for now in 12..17 {
+        s.advance(&e, look(&e), now, false);
+    }
+    assert_eq!((s.set(), s.view().is_open()), (occ, false));
+    // Not that of a user, nor what somebody has asked for since, nor what is pinned.
+    for (by, later, pin) in [(10, false, false), (0, true, false), (0, false, true)] {
+        let (e, s, slot) = world();
+        s.ask(TwoPhase, pin, Why::Asked, by, 1);
+        e.enter(&slot);
+        s.advance(&e, e.look([&slot].into_iter()), 2, false);
+        if later {
+            s.ask(PartCc, false, Why::Asked, 0, 3);
+        }
+        assert!(!s.take_back(4), "{by} {later} {pin}");
+    }
+}
+
+#[test]
 fn each_step_waits_for_those_that_began_before() {
     let (e, s, slot) = world();
     let look = |e: &Epochs| e.look([&slot].into_iter());
