@@ -676,9 +676,8 @@ impl State {
     /// Would transactions wait too long under a protocol? They would if it locks all that it
     /// touches, and they have waited of late under one that locks less, under a load of this shape.
     fn would_wait(&self, p: Protocol, f: &[f64; FEATURES], at_us: u64, s: &Settings) -> bool {
-        let locks = ProtocolSet::of(p).locks_reads() || ProtocolSet::of(p).locks_partitions();
         let lately = |t: u64| at_us.saturating_sub(t) < s.forget_us / PROBE_EVERY;
-        locks && self.waited.is_some_and(|(of, at)| lately(at) && shape_distance(&of, f) < LIKE)
+        locks_all(p) && self.waited.is_some_and(|(of, at)| lately(at) && shape_distance(&of, f) < LIKE)
     }
 
     /// May a protocol be tried? Not if lessons judge it, nor soon after another trial. Nor if the
@@ -726,7 +725,14 @@ fn instead(
     // If transactions use several partitions, locks of whole partitions are not worth a trial.
     let fits = |p: Protocol| f[3] < 0.5 || !ProtocolSet::of(p).locks_partitions();
     let near = |p: Protocol| d.scores[p.index()] - d.scores[now.index()] < worst;
-    cheapest(&d.scores, |p| can(p) && fits(p) && near(p)).map(of)
+    // If sleeps are all that is lost where hot rows are locked, more locks are not worth one.
+    let more = |p: Protocol| !lossy && ProtocolSet::of(now).locks_hot() && locks_all(p);
+    cheapest(&d.scores, |p| can(p) && fits(p) && near(p) && !more(p)).map(of)
+}
+
+/// Does a transaction under the protocol lock all that it touches?
+fn locks_all(p: Protocol) -> bool {
+    ProtocolSet::of(p).locks_reads() || ProtocolSet::of(p).locks_partitions()
 }
 
 /// The place of the protocol with the lowest score among those for which `can` holds.

@@ -1150,4 +1150,19 @@ fn what_is_not_worth_a_trial_is_not_tried() {
         w.asked.iter().any(|a| a.2 == Status::Probes)
     };
     assert!(tried(20) && !tried(100));
+    // Where hot rows are locked, sleeps are no reason to lock all. Failures are one.
+    let tried = |protocol, lost| {
+        let leaf = |cost: f64| format!(r#"[{{"log_cost": {cost}}}]"#);
+        let mut w = World::new(model_with_mocc(&leaf(0.9), &leaf(0.0), &leaf(0.1)), 0.0);
+        w.protocol = protocol;
+        w.settings.candidates = ProtocolSet::mediated(protocol, Protocol::TwoPhase);
+        for _ in 0..10 {
+            w.pass(&Truth { lost, ..CALM });
+            w.reading.wait_us += 8 * SECOND / 5;
+            let d = w.state.observe(1, (w.protocol, &[]), w.reading, (&w.model, &mut w.learned, &w.settings));
+            w.follow(&d);
+        }
+        w.asked.iter().any(|a| a.2 == Status::Probes)
+    };
+    assert!(tried(Protocol::Occ, 0.0) && !tried(Protocol::Mocc, 0.0) && tried(Protocol::Mocc, 0.3));
 }

@@ -90,8 +90,8 @@ impl Trial {
         self.slow.push(Slow { more: after.over(&self.before), longer, attempts });
     }
 
-    /// The mean additional cost in the last successive intervals in which it was plainly slower, and
-    /// their number. `None`: those that committed at last took no longer than before. So sessions
+    /// The mean additional cost in the last successive intervals in which it was plainly slower,
+    /// and their number. `None`: those that committed at last took no longer than before. So sessions
     /// have made a pause.
     pub fn slower(&self) -> Option<(f64, usize)> {
         self.slow.last().filter(|l| l.longer > SLOW / 2.0)?;

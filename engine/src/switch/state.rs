@@ -379,8 +379,9 @@ impl Switch {
     }
 
     /// Takes back the coordinator's own switch that is under way. While it is an upgrade, the old
-    /// protocol comes back without waiting; later, as soon as the switch is complete. Returns false,
-    /// and does nothing, if there is no such switch, or somebody has asked for a protocol since.
+    /// protocol comes back without waiting; later, as soon as the switch is complete. Returns
+    /// false, and does nothing, if there is no such switch, or somebody has asked for a protocol
+    /// since.
     pub fn take_back(&self, now: u64) -> bool {
         let under_way = |v: &SwitchView| v.step != Step::Settled && v.wanted == v.target && v.target != v.from;
         let own = |v: &SwitchView| under_way(v) && v.by == 0 && !v.pinned;
