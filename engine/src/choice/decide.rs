@@ -433,6 +433,7 @@ impl State {
             intervals: 0,
             stalled: 0,
             seen: None,
+            paused: false,
             slow: Vec::new(),
             probes: d.status == Status::Probes,
             history: self.history.clone(),

@@ -36,6 +36,8 @@ pub(super) struct Trial {
     pub stalled: u32,
     /// The last reading since the switch was requested.
     pub seen: Option<Reading>,
+    /// Has the load made a pause? Its sessions may be new ones since, so rates do not compare.
+    pub paused: bool,
     /// The last successive intervals in which it was plainly slower.
     pub slow: Vec<Slow>,
     /// Was it made because work was lost?
@@ -73,7 +75,9 @@ impl Trial {
         let last = &self.seen.replace(*now).unwrap_or(*last);
         let (commits, seconds) = (now.commits.saturating_sub(last.commits), now.seconds_since(last));
         let slower = (self.rate_before / (commits as f64 / seconds).max(1e-9)).ln().min(3.0);
-        if slower < SLOW || now.troubles_since(last) * 2 <= commits {
+        let troubles = now.troubles_since(last);
+        self.paused |= commits + troubles == 0;
+        if self.paused || slower < SLOW || troubles * 2 <= commits {
             self.slow.clear();
             return;
         }
@@ -91,8 +95,8 @@ impl Trial {
     }
 
     /// The mean additional cost in the last successive intervals in which it was plainly slower,
-    /// and their number. `None`: those that committed at last took no longer than before. So sessions
-    /// have made a pause.
+    /// and their number. `None`: those that committed at last took no longer than before. So
+    /// sessions have made a pause.
     pub fn slower(&self) -> Option<(f64, usize)> {
         self.slow.last().filter(|l| l.longer > SLOW / 2.0)?;
         Some((mean(self.slow.iter().map(|l| l.more)), self.slow.len()))
