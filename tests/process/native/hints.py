@@ -63,7 +63,7 @@ def test_faults():
         return
     FAULT = "guess_unproved"
     for protocol in ("occ", "2pl", "mocc"):
-        must_be_found(FAULT, f"hints: each key finds its own row, at first, {protocol}", test_each_key_finds_its_own_row)
+        must_be_found(FAULT, f"hints: each key finds its own row, after others came, {protocol}", test_each_key_finds_its_own_row)
 
 
 def finish():
