@@ -2,8 +2,8 @@
 //!
 //! **INV-CHOICE**: The coordinator asks a partition to switch only after the other protocol was
 //! better by the margin in `confirm` successive intervals, or by a rule, or as a probe. It does not
-//! ask again until that switch was verified, or the load has changed. Requests of users go before:
-//! `Switch::choose` changes nothing that is pinned, asked for or under way.
+//! ask again until that switch was verified or plainly slower, or the load has changed. Requests of
+//! users go before: `Switch::choose` changes nothing that is pinned, asked for or under way.
 
 use super::decision::{Decision, Status};
 use super::features::{Cost, Load, Reading, FEATURES};
