@@ -159,6 +159,10 @@ impl State {
         if protocol.is_none() || self.trial.as_ref().is_some_and(|t| Some(t.to) != self.protocol) {
             self.trial = None;
         }
+        // The wait for the switch was not the trial's own quiet time.
+        if self.trial.is_some() {
+            self.quiet = 0;
+        }
     }
 
     /// Notes that a switch is under way: its transactions do not count. If it is plainly slower, it
