@@ -8,7 +8,7 @@
 use super::{hollow, index_lookup, primary, protect};
 use crate::access::fetch::Fetch;
 use crate::pg::local::Local;
-use crate::pg::{raw, MAX_BLOCKS, ROWS};
+use crate::pg::{compat, raw, MAX_BLOCKS, ROWS};
 use crate::state::rel::{self, RelInfo};
 use crate::state::xact::{self, parallel, Mode};
 use pgrx::pg_sys;
@@ -329,7 +329,7 @@ unsafe extern "C-unwind" fn add_unreported(scan: pg_sys::IndexScanDesc, tbm: *mu
         pg_sys::RelationClose(heap);
         for block in MAX_BLOCKS..blocks {
             pgrx::check_for_interrupts!();
-            pg_sys::tbm_add_page(tbm, block as pg_sys::BlockNumber);
+            compat::add_block_to_bitmap(tbm, block as pg_sys::BlockNumber);
         }
         (blocks.saturating_sub(MAX_BLOCKS) * ROWS) as i64
     }

@@ -78,7 +78,9 @@ pub unsafe fn lock(
         let mut at = Tid::read(&*tid);
         let mut traversed = false;
         loop {
-            let Some(r) = visible::record_of(t, info.table, at) else { error!("attempted to lock a row that does not exist") };
+            let Some(r) = visible::record_of(t, info.table, at) else {
+                error!("attempted to lock a row that does not exist")
+            };
             match lock_one(rel, t, r, &want, tmfd) {
                 Err(f @ (TM_Result::TM_Invisible | TM_Result::TM_SelfModified)) => {
                     if let Some(w) = t.last_write(r).and_then(|n| t.write(n)).filter(|w| w.kind != WriteKind::Delete) {

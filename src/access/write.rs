@@ -339,7 +339,9 @@ pub unsafe fn delete(
     unsafe {
         let info = rel::info(rel);
         let t = xact::writing();
-        let Some(r) = visible::record_of(t, info.table, tid) else { error!("attempted to delete a row that does not exist") };
+        let Some(r) = visible::record_of(t, info.table, tid) else {
+            error!("attempted to delete a row that does not exist")
+        };
         xact::recovered::await_keys(info.oid, info.table, true);
         let xid = if info.needs_xid { crate::pg::raw::GetCurrentTransactionId().into_inner() } else { 0 };
         let is_simple = crosscheck.is_null() && !changing_part;
@@ -459,7 +461,9 @@ pub unsafe fn update(
         let info = rel::info(rel);
         let t = xact::writing();
         *moved = false;
-        let Some(r) = visible::record_of(t, info.table, tid) else { error!("attempted to update a row that does not exist") };
+        let Some(r) = visible::record_of(t, info.table, tid) else {
+            error!("attempted to update a row that does not exist")
+        };
         let moves = must_move(rel, t, r)
             || match seen(t, r, snapshot) {
                 Some(old) => tuple::differs(rel, old.as_ptr(), slot, &info.moving),
@@ -563,7 +567,9 @@ pub unsafe fn update_in_place(
     // (contract of this function). No trigger and no index looks at the row by its TID.
     unsafe {
         let t = xact::writing();
-        let Some(r) = visible::record_of(t, info.table, tid) else { error!("attempted to update a row that does not exist") };
+        let Some(r) = visible::record_of(t, info.table, tid) else {
+            error!("attempted to update a row that does not exist")
+        };
         let target = target(t, r, LockMode::NoKeyUpdate, false, snapshot, crosscheck, cid, tmfd);
         if let Target::Fail(f) = target {
             return f;

@@ -307,6 +307,15 @@ pub unsafe fn add_to_bitmap(bitmap: *mut pg_sys::TIDBitmap, mut tid: pg_sys::Ite
     unsafe { pg_sys::tbm_add_tuples(bitmap, &mut tid, 1, false) }
 }
 
+/// Adds a block to the bitmap of an index scan: its rows are to be looked at again.
+///
+/// # Safety
+/// A valid bitmap.
+pub unsafe fn add_block_to_bitmap(bitmap: *mut pg_sys::TIDBitmap, block: pg_sys::BlockNumber) {
+    // SAFETY: `bitmap` is valid (contract of this function).
+    unsafe { pg_sys::tbm_add_page(bitmap, block) }
+}
+
 /// Keeps a bitmap scan from prefetching blocks: ours are not in a file. From 18 on the access
 /// method alone would prefetch.
 ///

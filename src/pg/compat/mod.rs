@@ -70,7 +70,9 @@ mod usage;
 mod waits;
 mod wal;
 
-pub use callbacks::{add_to_bitmap, explain_query, routine, set_tid_bounds, without_prefetch, Callbacks};
+pub use callbacks::{
+    add_block_to_bitmap, add_to_bitmap, explain_query, routine, set_tid_bounds, without_prefetch, Callbacks,
+};
 pub use catalog::{
     attribute, cached_offset, column_rights, has_virtual_columns, identity_columns, indexed_columns, is_enforced,
     is_never_null, key_columns, may_break_not_null, may_call, may_create_databases, may_maintain, may_maintain_all,
