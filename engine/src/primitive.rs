@@ -62,7 +62,8 @@ pub fn populate<T>(from: *mut T, to: *mut T) {
 
 /// The same, unless it has failed before: it would fail again (EINVAL: a kernel before 5.14), or
 /// what is lacking is so for longer (ENOMEM). A process that then writes to the page has the fault.
-fn populate_unless(cannot: &std::sync::atomic::AtomicBool, from: *mut u8, to: *mut u8) {
+/// Was the system asked?
+fn populate_unless(cannot: &std::sync::atomic::AtomicBool, from: *mut u8, to: *mut u8) -> bool {
     #[cfg(target_os = "linux")]
     {
         use std::sync::atomic::Ordering::Relaxed;
@@ -80,10 +81,12 @@ fn populate_unless(cannot: &std::sync::atomic::AtomicBool, from: *mut u8, to: *m
             if failed {
                 cannot.store(true, Relaxed);
             }
+            return true;
         }
     }
     #[cfg(not(target_os = "linux"))]
     let _ = (cannot, from, to);
+    false
 }
 
 /// Busy ticks and all ticks of the machine's processors since its start. Both are 0 if the system
@@ -112,14 +115,15 @@ mod tests {
         let cannot = AtomicBool::new(false);
         let mut there = vec![7u8; 1 << 16];
         let all = there.as_mut_ptr_range();
-        populate_unless(&cannot, all.start, all.end);
+        let is_linux = cfg!(target_os = "linux");
+        assert_eq!(populate_unless(&cannot, all.start, all.end), is_linux);
         assert!(there.iter().all(|byte| *byte == 7));
         // Nothing is mapped there: ENOMEM.
         let none = |page: usize| std::ptr::without_provenance_mut(page << 12);
         cannot.store(false, Ordering::Relaxed);
-        populate_unless(&cannot, none(1), none(4));
-        assert!(cannot.load(Ordering::Relaxed) || !cfg!(target_os = "linux"));
-        populate_unless(&cannot, none(1), none(4));
+        assert_eq!(populate_unless(&cannot, none(1), none(4)), is_linux);
+        assert_eq!(cannot.load(Ordering::Relaxed), is_linux);
+        assert!(!populate_unless(&cannot, none(1), none(4)), "it is not asked again");
     }
 
     #[test]

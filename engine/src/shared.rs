@@ -25,7 +25,7 @@ use crate::txn::Kept;
 use std::ops::Range;
 
 /// Changes whenever the layout of a shared structure changes.
-pub const LAYOUT_VERSION: u64 = 24;
+pub const LAYOUT_VERSION: u64 = 25;
 const MAGIC: u64 = 0x6d69_7865_6463_6300 | LAYOUT_VERSION;
 
 mod pins;

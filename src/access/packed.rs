@@ -249,7 +249,7 @@ impl Old {
 
 /// A smaller copy of a value, in the current memory context. `None`: there is none.
 unsafe fn compressed(value: Datum, column: &pg_sys::FormData_pg_attribute) -> Option<Datum> {
-    // SAFETY: `value` is a varlena that is neither compressed nor elsewhere: `largest` has looked.
+    // SAFETY: `value` is a varlena that is neither compressed nor elsewhere: `by_size` has looked.
     // The closure owns nothing.
     let small =
         unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| raw::toast_compress_datum(value, column.attcompression)) };

@@ -98,6 +98,9 @@ unsafe fn with_index<R>(oid: Oid, f: impl FnOnce(pg_sys::Relation) -> R) -> Opti
     unsafe {
         let mode = pg_sys::AccessShareLock as i32;
         let is_locked = pg_sys::ConditionalLockRelationOid(oid, mode);
+        if !is_locked {
+            pg_sys::AcceptInvalidationMessages(); // as a lock does
+        }
         let index = pg_sys::RelationIdGetRelation(oid);
         let result = (!index.is_null()).then(|| {
             let result = f(index);

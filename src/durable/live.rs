@@ -162,6 +162,7 @@ pub unsafe fn catch_up(rel: pg_sys::Relation, table: &'static Table, csn: Csn) {
     if !standby::is_known() {
         // What was applied may be of the next life of the primary.
         live.era.store(Live::GONE, Ordering::SeqCst);
+        e.shared.standby.note_given_up();
         standby::refuse_old();
     }
     live.upto.store(told.csn.max(csn), Ordering::SeqCst);

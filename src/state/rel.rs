@@ -51,15 +51,34 @@ pub struct RelInfo {
     pub primary: Option<Kept>,
     /// The era of the table, if it is one of a standby; else 0.
     era: u64,
+    /// So many tables of the standby had been given up when this one was there.
+    given_up: Cell<u64>,
     /// Is it in the list of the permanent tables that the transaction has used?
     used: Cell<bool>,
 }
 
 impl RelInfo {
+    /// Is the table of a standby there, and of use? Any session may give it up, and no invalidation
+    /// tells of that.
+    fn is_there(&self) -> bool {
+        let standby = &shmem::engine().shared.standby;
+        if self.era != standby.era() {
+            return false;
+        }
+        let given_up = standby.given_up();
+        if given_up == self.given_up.get() {
+            return true;
+        }
+        let is_there = attach::is_there(self.key, self.table);
+        if is_there {
+            self.given_up.set(given_up);
+        }
+        is_there
+    }
+
     fn is_current(&self) -> bool {
         let primary = |p: Option<&Primary>| p.map_or(std::ptr::null(), std::ptr::from_ref);
-        // Any session may give up a table of a standby, and no invalidation tells of that.
-        (self.era == 0 || self.era == shmem::engine().shared.standby.era() && attach::is_there(self.key, self.table))
+        (self.era == 0 || self.is_there())
             && std::ptr::eq(self.map, self.table.map())
             && primary(self.primary.as_ref().map(|k| k.index)) == primary(self.table.primary())
     }
@@ -196,8 +215,8 @@ pub fn used_live() -> Vec<Used> {
 #[inline]
 pub unsafe fn known(rel: pg_sys::Relation) -> Option<&'static RelInfo> {
     // SAFETY: the contract of this function.
-    unsafe { known_any(rel) }.filter(|info| {
-        let is_ready = info.era == 0 && xact::recovered::lets_all_rows_go(info.table);
+    unsafe { cached(rel) }.filter(|info| {
+        let is_ready = info.era == 0 && info.is_current() && xact::recovered::lets_all_rows_go(info.table);
         is_ready && (info.used.get() || !xact::copies::has_begun())
     })
 }
@@ -206,12 +225,22 @@ pub unsafe fn known(rel: pg_sys::Relation) -> Option<&'static RelInfo> {
 /// A valid relation of ours.
 #[inline]
 unsafe fn known_any(rel: pg_sys::Relation) -> Option<&'static RelInfo> {
+    // SAFETY: the contract of this function.
+    unsafe { cached(rel) }.filter(|info| info.is_current())
+}
+
+/// The knowledge of before, of the relation's storage. It may not be current.
+///
+/// # Safety
+/// A valid relation of ours.
+#[inline]
+unsafe fn cached(rel: pg_sys::Relation) -> Option<&'static RelInfo> {
     // SAFETY: `rel` is an open relation of ours (contract of this function). `rd_amcache` is null
     // or made by `remember`; its info lives in `INFOS` until the transaction ends, at least.
     unsafe {
         let c = (*rel).rd_amcache.cast::<AmCache>();
         let i: &RelInfo = &*c.as_ref()?.info;
-        (i.key[2] == compat::storage_number(rel) && i.is_current()).then_some(i)
+        (i.key[2] == compat::storage_number(rel)).then_some(i)
     }
 }
 
@@ -226,6 +255,7 @@ unsafe fn build(rel: pg_sys::Relation) -> &'static RelInfo {
     // number up to `natts`, and the set is freed once, after its last use.
     unsafe {
         let key = compat::storage_key(&compat::storage_of(rel));
+        let given_up = Cell::new(shmem::engine().shared.standby.given_up());
         let mut table = table_of(rel);
         if attach::give_up_other_key(rel, table) {
             table = table_of(rel);
@@ -275,6 +305,7 @@ unsafe fn build(rel: pg_sys::Relation) -> &'static RelInfo {
             active: Default::default(),
             primary,
             era,
+            given_up,
             used: Cell::new(false),
         });
         remember(rel, info)

@@ -5,6 +5,7 @@ use crate::pg::local::Local;
 use crate::pg::previous::PREVIOUS;
 use crate::pg::{compat, guc, machine, numa};
 use crate::state::save;
+use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::{Engine, Table};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -323,6 +324,9 @@ pub fn unregister(key: [u32; 4]) -> Option<&'static Table> {
         // SAFETY: `found` says that `e` is an entry, and the lock is held exclusively.
         let t = unsafe { (*e).table() };
         search(h, key, pg_sys::HASHACTION::HASH_REMOVE);
+        if t.and_then(|t| t.durable()).is_some_and(|d| d.live.era.load(Ordering::SeqCst) != 0) {
+            engine().shared.standby.note_given_up();
+        }
         t
     })
 }

@@ -311,7 +311,11 @@ impl Chooser {
     ) -> Decision {
         let v = p.switch.view();
         let Some(protocol) = v.set.single().filter(|_| !v.is_open()) else {
-            return state.switching(t.id, reading, &mut self.learned, s);
+            // What a user has asked for, or pinned, is not taken back.
+            return match adaptive && !v.pinned {
+                true => state.switching(t.id, reading, &mut self.learned, s),
+                false => state.pass(reading),
+            };
         };
         if v.pinned || !adaptive {
             let d = state.watch(t.id, (protocol, peers), reading, (&self.model, &self.learned, s));

@@ -174,12 +174,18 @@ impl State {
         }
         let slower = self.slower((&last, &reading), s);
         let back = slower.and_then(|measured| self.take_back(table, measured, reading.at_us, learned, s));
+        let passes = self.pass(reading);
+        back.unwrap_or(passes)
+    }
+
+    /// Notes that a switch is under way, which goes on.
+    pub fn pass(&mut self, reading: Reading) -> Decision {
         self.last = Some(reading);
         self.history.clear();
         self.challenger = None;
         // A switch may take as long as a transaction does: others need not wait for that.
         self.quiet = self.quiet.saturating_add(1);
-        back.unwrap_or(Decision { status: Status::Switching, ..Decision::default() })
+        Decision { status: Status::Switching, ..Decision::default() }
     }
 
     /// The time lost because of this partition, in sessions, if another protocol is to be tried. 0
@@ -362,7 +368,8 @@ impl State {
         let allowed: ProtocolSet = allowed(s, load).iter().filter(|p| known.has(*p)).collect();
         // The model cannot tell a protocol that borrows its costs from their owner: a trial can.
         let is_told = |p: Protocol| p.index() == now || !borrowed.has(p) || c.weight[p.index()] >= TOLD;
-        let waits = |p: Protocol| p.index() != now && self.would_wait(p, &load.features, at_us, s);
+        let may_stay = allowed.has(Protocol::ALL[now]);
+        let waits = |p: Protocol| may_stay && p.index() != now && self.would_wait(p, &load.features, at_us, s);
         let best = cheapest(&scores, |p| allowed.has(p) && is_told(p) && !waits(p)).unwrap_or(now);
         let stays = allowed.has(Protocol::ALL[now]) && scores[now] <= scores[best];
         let best = if stays { now } else { best };

@@ -106,6 +106,8 @@ pub struct Standby {
     recovered_below: AtomicU64,
     /// On a standby: changes when tables that were loaded are of no use any more. Odd: in replay.
     era: AtomicU64,
+    /// On a standby: tables that were loaded and are of no use any more, or are gone; how many.
+    given_up: AtomicU64,
     /// On a standby: what is stable, 0: not known; the life that it is of; where WAL was then; and
     /// when, in microseconds as the platform counts them.
     stable: AtomicU64,
@@ -346,6 +348,16 @@ impl Standby {
     #[inline]
     pub fn era(&self) -> u64 {
         self.era.load(Ordering::SeqCst)
+    }
+    /// Rises with each table that was loaded and is given up. It is read before the table is looked
+    /// up.
+    #[inline]
+    pub fn given_up(&self) -> u64 {
+        self.given_up.load(Ordering::SeqCst)
+    }
+    /// A table that was loaded is of no use any more, or no other process finds it.
+    pub fn note_given_up(&self) {
+        self.given_up.fetch_add(1, Ordering::SeqCst);
     }
     /// Replay begins, or ends: nothing is stable, and what was loaded is of no use.
     pub fn turn(&self, in_replay: bool) {

@@ -8,7 +8,8 @@
 //! command find nothing dirty there, so they do not wait for the command. The companion writes
 //! nothing of its own accord. For that the permanent tables leave the memory before the command:
 //! the coordinator may end a switch there, which a round would note. If the command fails, or has
-//! copied or moved their database, they are loaded again.
+//! copied or moved their database, they are loaded again. They stay if a session copies its own
+//! database, of which it is the only one: it knows where they are.
 
 use super::maintain::must_be_alone;
 use super::{database, elements, flag, Call};
@@ -28,8 +29,9 @@ pub fn create(call: Call) {
     let named = elements(s.options).into_iter().find(|e| e.name == "template").and_then(|e| e.value);
     let template = named.unwrap_or_else(|| "template1".into());
     if compat::may_create_databases(user()) {
-        // The command itself says that it does not exist.
-        if let Some(db) = lock(&template, Command::Create.lock()) {
+        // The command itself says that it does not exist, or may not be copied.
+        let may_copy = |db: &u32| compat::owns_database(Oid::from(*db), user()) || compat::is_template(Oid::from(*db));
+        if let Some(db) = lock(&template, Command::Create.lock()).filter(may_copy) {
             close(db, &template, Command::Create);
         }
     }
@@ -43,7 +45,8 @@ pub fn remove(call: Call) {
     let s = unsafe { &*call.node::<pg_sys::DropdbStmt>() };
     let name = super::text(s.dbname).unwrap_or_default();
     // The name may mean another database as soon as it is looked up. The one that is locked is the
-    // one that the command drops; without a lock the command drops none.
+    // one that the command drops. (If the name means none yet, and another session gives it to one
+    // before the command looks, the command drops that one. Its tables stay in memory then.)
     must_be_alone(&call, c"DROP DATABASE");
     let closed = close_own(&name, Command::Drop { force: flag(s.options, "force") });
     drop(name);
@@ -151,7 +154,9 @@ fn close(db: u32, name: &str, command: Command) {
     if has_companion && !permanent(db).is_empty() {
         rounds::round_now();
     }
-    permanent(db).into_iter().for_each(forget);
+    if is_other(db) {
+        permanent(db).into_iter().for_each(forget);
+    }
 }
 
 /// Locks the database that a name means, also if another session renames one meanwhile.

@@ -151,7 +151,7 @@ fn free_dead(table: &'static Table, dead: &Dead, progress: &Progress) {
         let v = NonNull::new(r.head());
         if let Some(v) = v {
             if RetireQueue::reserve(&t.e, t.slot, 1).is_err() {
-                return; // the next VACUUM goes on
+                return less_dead(table, i - counted); // the next VACUUM goes on
             }
             // SAFETY: a tombstone that is dead to every snapshot, and is not retired yet: `v` is an
             // object of the region.
@@ -165,6 +165,7 @@ fn free_dead(table: &'static Table, dead: &Dead, progress: &Progress) {
             table.give_back(n, t.e.now());
         }
     }
+    less_dead(table, dead.numbers.len() as usize - counted);
     // What deletes and updates have retired, in the queues of all backends, can go too.
     let min = renew_moment(t);
     table.order_free(min);
@@ -172,7 +173,6 @@ fn free_dead(table: &'static Table, dead: &Dead, progress: &Progress) {
         pgrx::check_for_interrupts!();
         RetireQueue::drain_for(&t.e, slot as u16, t.slot, min, usize::MAX);
     }
-    less_dead(table, dead.numbers.len() as usize - counted);
 }
 
 /// So many dead records were freed.

@@ -262,6 +262,21 @@ pub fn owns_database(oid: Oid, role: Oid) -> bool {
     owns(pg_sys::DatabaseRelationId, oid, role)
 }
 
+/// Is a database, if it is there, one that all who may create databases may copy?
+pub fn is_template(oid: Oid) -> bool {
+    // SAFETY: catalog look-up: any OID is answered, by a row or null. The row is released after its
+    // last use.
+    unsafe {
+        let row = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::DATABASEOID as i32, oid.into());
+        if row.is_null() {
+            return false;
+        }
+        let is_template = (*pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_database>()).datistemplate;
+        pg_sys::ReleaseSysCache(row);
+        is_template
+    }
+}
+
 /// May a role create databases?
 pub fn may_create_databases(role: Oid) -> bool {
     // SAFETY: catalog look-ups: any OID is answered, by a row or null. The row is released after

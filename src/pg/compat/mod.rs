@@ -75,8 +75,8 @@ pub use callbacks::{
 };
 pub use catalog::{
     attribute, cached_offset, column_rights, has_virtual_columns, identity_columns, indexed_columns, is_enforced,
-    is_never_null, key_columns, may_break_not_null, may_call, may_create_databases, may_maintain, may_maintain_all,
-    owns_database, owns_function, owns_relation, primary_key_index, relation_rights,
+    is_never_null, is_template, key_columns, may_break_not_null, may_call, may_create_databases, may_maintain,
+    may_maintain_all, owns_database, owns_function, owns_relation, primary_key_index, relation_rights,
 };
 pub use decoding::{Decoding, Kind};
 pub use executor::{

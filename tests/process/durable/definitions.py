@@ -131,6 +131,29 @@ def test_databases():
     connection.close()
 
 
+def test_own_template():
+    """A session copies its own database, and goes on with its tables."""
+    connection = connect(DATABASE, options=SAFE)
+    query(connection, f"CREATE TABLE own (id int PRIMARY KEY, v int) USING {METHOD}; INSERT INTO own SELECT i, i FROM generate_series(1, 100) i")
+    must_come(lambda: value(connection, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()") == 1)
+    query(connection, f"CREATE DATABASE {COPY} TEMPLATE {DATABASE}")
+    query(connection, "INSERT INTO own VALUES (101, 101)")
+    other = connect(DATABASE, options=SAFE)
+    query(other, "INSERT INTO own VALUES (102, 102)")
+    equal("definitions: a template's own session and another one have one table", query(connection, "SELECT count(*) FROM own"), [(102,)])
+    equal("definitions: and so has the other one", query(other, "SELECT count(*) FROM own"), [(102,)])
+    connection.close()
+    other.close()
+    server("crash")
+    connection = connect(DATABASE, options=SAFE)
+    equal("definitions: after a crash all rows are there", query(connection, "SELECT count(*) FROM own"), [(102,)])
+    query(connection, "DROP TABLE own")
+    connection.close()
+    boss = connect("postgres")
+    query(boss, f"DROP DATABASE {COPY}")
+    boss.close()
+
+
 def place(connection, table):
     return value(connection, f"SELECT coalesce(spcname, 'pg_default') FROM pg_class c LEFT JOIN pg_tablespace s ON s.oid = c.reltablespace WHERE c.oid = '{table}'::regclass")
 
@@ -328,4 +351,4 @@ def test_ages():
 
 
 if __name__ == "__main__":
-    main(test_persistence, test_truncate_and_drop, test_databases, test_tablespaces, test_move_of_a_database, test_sizes, test_dump, test_ages)
+    main(test_persistence, test_truncate_and_drop, test_databases, test_own_template, test_tablespaces, test_move_of_a_database, test_sizes, test_dump, test_ages)
