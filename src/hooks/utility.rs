@@ -337,7 +337,12 @@ unsafe extern "C-unwind" fn process_ours(
         }
         NodeTag::T_TruncateStmt => {
             // Foreign tables are truncated without the executor, and without a transaction id.
-            xact::touched().foreign |= pg::is_serializable();
+            // Heirs and partitions may be such ones.
+            if pg::is_serializable() {
+                let foreign = truncates_foreign(call.node());
+                let t = xact::touched();
+                (t.routed, t.foreign) = (true, t.foreign || foreign);
+            }
             call.run()
         }
         NodeTag::T_VariableSetStmt => copy::variable(call),
@@ -347,6 +352,18 @@ unsafe extern "C-unwind" fn process_ours(
             unsafe { annotate::around_call(call.node(), call.params, || call.run()) };
         }
         _ => call.run(),
+    }
+}
+
+/// Does a TRUNCATE name a foreign table?
+fn truncates_foreign(s: *mut pg_sys::TruncateStmt) -> bool {
+    // SAFETY: the statement's list has range variables, or is null (parsenodes.h). Catalog look-up:
+    // any OID is answered.
+    unsafe {
+        let all = pgrx::PgList::<pg_sys::RangeVar>::from_pg((*s).relations);
+        let is_foreign = |oid| pg_sys::get_rel_relkind(oid) as u8 == pg_sys::RELKIND_FOREIGN_TABLE;
+        let found = all.iter_ptr().any(|rv| relid(rv).is_some_and(is_foreign));
+        found
     }
 }
 

@@ -281,9 +281,7 @@ impl IndexRanges {
         }
         // INV-UNDECIDED: a commit that has registered in a set may have no pin. Asked after the
         // pins were looked at: a commit that registers later does not find a dead set.
-        let table = self.table().id;
-        let is_free =
-            || faults::on(Fault::SetsFreedEarly) || e.slots.iter().all(|s| s.commits.of_table(table).is_none());
+        let is_free = || has_no_commit(e, self.table());
         let mut at = &self.dead;
         // SAFETY: INV-SET: the list is used under the try-latch only, and its sets are not freed
         // yet.
@@ -321,6 +319,11 @@ impl IndexRanges {
         // SAFETY: INV-RANGES: by this function's contract no other process can reach the ranges.
         unsafe { e.region.free(slot as usize, NonNull::from(self).cast()) };
     }
+}
+
+/// Is no commit under way that may have registered in ranges of a table (INV-UNDECIDED)?
+fn has_no_commit(e: &Engine, table: &Table) -> bool {
+    faults::on(Fault::SetsFreedEarly) || e.slots.iter().all(|s| s.commits.of_table(table.id).is_none())
 }
 
 impl TableRanges {
@@ -428,6 +431,17 @@ impl Table {
     pub fn all_ranges(&self) -> impl Iterator<Item = &'static IndexRanges> {
         self.ranged.iter().filter(|r| r.is_active())
     }
+    /// The number of dropped indexes whose ranges are not freed.
+    #[cfg(feature = "faults")]
+    pub fn dropped_ranges(&self) -> usize {
+        self.ranged.latch.with(|| {
+            let first = self.ranged.dropped.load(Ordering::SeqCst);
+            // SAFETY: INV-RANGES: dropped ranges are freed after they have left this list, and the
+            // latch is held.
+            let next = |r: &*mut IndexRanges| unsafe { r.as_ref() }.map(|r| r.next_dropped.load(Ordering::SeqCst));
+            std::iter::successors(Some(first), next).filter(|r| !r.is_null()).count()
+        })
+    }
     /// Changes whenever [`Table::ranges`] may return another result than before.
     pub fn ranges_generation(&self) -> u64 {
         self.ranged.generation.load(Ordering::SeqCst)
@@ -509,8 +523,12 @@ impl Table {
 
     /// Frees the sets of old boundaries and the ranges of dropped indexes that no pin keeps.
     pub fn reap_ranges(&self, e: &Engine, slot: SlotId, min_pin: Csn) {
-        while let Some(r) = self.ranged.ripe(min_pin) {
-            // SAFETY: INV-RANGES: every pin is larger than the clock's value at their drop.
+        // INV-UNDECIDED, as for sets: asked after the pins were looked at. A commit that registers
+        // later does not find dropped ranges.
+        while has_no_commit(e, self) {
+            let Some(r) = self.ranged.ripe(min_pin) else { break };
+            // SAFETY: INV-RANGES: every pin is larger than the clock's value at their drop, and no
+            // commit without a pin uses them.
             unsafe { r.destroy(e, slot) };
         }
         for r in self.ranged.iter() {

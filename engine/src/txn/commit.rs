@@ -28,8 +28,9 @@
 //!   the authority has decided. Such a writer finds the version unstamped, depends on the commit,
 //!   and so retires the version after the commit is done, and has stamped it.
 //! * Records: while it is open no floor is above its CSN, so no later delete is dead.
-//! * Its registrations: a set of ranges is not freed while a commit is under way that may have
-//!   registered in it. Other lists stay as long as their table, and the platform keeps that.
+//! * Its registrations: neither a set of ranges nor the ranges of a dropped index are freed while a
+//!   commit is under way that may have registered there. Other lists stay as long as their table,
+//!   and the platform keeps that.
 //! * The snapshot that it shows to importers: it hides that before it ends its pin.
 //!
 //! **INV-RELEASED**: A commit that waits for its flush may give up the locks of the rows that it

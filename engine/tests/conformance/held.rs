@@ -651,3 +651,29 @@ fn sets_stay_for_undecided_commits() {
         dead == 1
     });
 }
+
+/// So do the ranges of an index that was dropped, which a commit without a pin has registered in.
+#[test]
+fn ranges_of_a_dropped_index_stay_for_undecided_commits() {
+    finds(Fault::SetsFreedEarly, || {
+        let (w, r) = (steps::world(Protocol::Occ, Policy::Wait, &[10, 20, 30], 16), Recorder::new());
+        let (mut c, other) = (steps::session(&w, &r, 0), steps::session(&w, &r, 2));
+        c.begin(Mood::Serializable);
+        assert!(c.update(0, false).expect(FINE));
+        undecided(&mut c);
+        w.table.drop_ranges(&w.e, 2, steps::ranges(&w, 0).index);
+        let reap = || {
+            w.e.tick();
+            w.table.reap_ranges(&w.e, 2, w.e.refresh_min_pin(&other.p));
+        };
+        reap();
+        let dropped = w.table.dropped_ranges();
+        c.t.mark_committed();
+        c.t.settle();
+        c.t.rest();
+        finish(&mut c);
+        reap();
+        assert_eq!(w.table.dropped_ranges(), 0);
+        dropped == 1
+    });
+}

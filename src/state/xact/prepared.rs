@@ -104,12 +104,15 @@ fn keep_tables(t: &Txn) {
         return;
     }
     for info in rel::used_permanent() {
-        let reads = t.guards_reads(info.table);
-        let least = if reads { pg_sys::AccessShareLock } else { pg_sys::RowShareLock } as i32;
-        // A savepoint that was rolled back has given its locks up, and keeps no table.
         let holds =
             |from: i32| (from..=pg_sys::AccessExclusiveLock as i32).any(|m| compat::holds_relation(info.oid, m));
-        if !holds(least) {
+        // First: a savepoint that was rolled back has given its locks up, and keeps no table.
+        // Others may have dropped or emptied it since (INV-TABLE).
+        let is_there = || shmem::find(info.key).is_some_and(|there| std::ptr::eq(there, info.table));
+        if !holds(pg_sys::AccessShareLock as i32) || !is_there() {
+            continue;
+        }
+        if !t.guards_reads(info.table) && !holds(pg_sys::RowShareLock as i32) {
             continue;
         }
         // It has defined something, or has locked the table as commands do that define.

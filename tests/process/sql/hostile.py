@@ -6,7 +6,7 @@ import threading
 
 import psycopg2
 
-from lib.common import METHOD, OURS, check, connect, drop_database, equal, main, make_database, query, value, wait_until, waits_for_lock
+from lib.common import METHOD, OURS, check, connect, drop_database, equal, main, make_database, query, some_passes, value, wait_until, waits_for_lock
 
 DATABASE, OTHER, NEW, ROLE = "process_hostile", "process_hostile_1", "process_hostile_2", "process_hostile_role"
 
@@ -98,6 +98,32 @@ def test_half_known_tables():
     equal("hostile: and the row is as before", query(session, "SELECT parent_id FROM child"), [(1,)])
 
 
+def test_prepared_beside_drop():
+    """What only a savepoint has used that was rolled back may be gone by PREPARE TRANSACTION."""
+    connection, session = connect(DATABASE), connect(DATABASE)
+    began = started(connection)
+    query(connection, f"CREATE TABLE kept (id int) USING {METHOD}")
+    for n, (change, again) in enumerate((("DROP TABLE gone", ""), ("TRUNCATE gone", "; LOCK TABLE gone IN ACCESS SHARE MODE"), ("TRUNCATE gone", "; SELECT count(*) FROM gone"))):
+        query(connection, f"DROP TABLE IF EXISTS gone; CREATE TABLE gone (id int PRIMARY KEY) USING {METHOD}; INSERT INTO gone SELECT generate_series(1, 1000)")
+        query(session, "BEGIN; SAVEPOINT a; SELECT count(*) FROM gone; ROLLBACK TO a; INSERT INTO kept VALUES (1)")
+        query(connection, change)
+        if OURS:
+            some_passes(connection, 4)
+        # Others get the memory.
+        query(connection, f"CREATE TABLE other{n} (id int PRIMARY KEY, w text) USING {METHOD}; INSERT INTO other{n} SELECT g, repeat('x', 900) FROM generate_series(1, 3000) g")
+        query(session, f"SELECT 1{again}")
+        equal(f"hostile: PREPARE after {change}{again}", outcome(session, "PREPARE TRANSACTION 'hostile'"), None)
+        query(connection, "COMMIT PREPARED 'hostile'")
+    equal("hostile: what was prepared is there", value(connection, "SELECT count(*) FROM kept"), 3)
+    if OURS:
+        query(session, "SET mixedcc.mixed_serializable = serializable")
+        query(session, "BEGIN ISOLATION LEVEL SERIALIZABLE")
+        query(session, "TRUNCATE kept")
+        query(session, "INSERT INTO kept VALUES (7)")
+        equal("hostile: a SERIALIZABLE TRUNCATE uses no foreign table", outcome(session, "COMMIT"), None)
+    equal("hostile: PREPARE has not ended the server", started(connection), began)
+
+
 def test_renamed_databases():
     """DROP DATABASE takes what it has locked, and not what the name meant when it was sent."""
     boss, watcher = connect("postgres"), connect("postgres")
@@ -134,4 +160,5 @@ def end():
     drop_database(DATABASE)
 
 
-main(test_deep_expressions, test_annotations, test_half_known_tables, test_renamed_databases, end)
+main(test_deep_expressions, test_annotations, test_half_known_tables, test_prepared_beside_drop,
+     test_renamed_databases, end)
