@@ -121,7 +121,8 @@ impl Recorder {
     /// Is the interval over?
     pub fn is_due(&self, now: u64) -> bool {
         let length = guc::HISTORY_INTERVAL_S.get() as u64 * 1_000_000;
-        length != 0 && now.saturating_sub(self.begun) >= length
+        // A clock that was set back ends the interval.
+        length != 0 && (now < self.begun || now - self.begun >= length)
     }
 
     /// Adds the line of an interval.

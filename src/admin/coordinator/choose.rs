@@ -120,10 +120,11 @@ impl Choice {
         guc::ADAPTIVE_INTERVAL_MS.get() as u64 * 1000
     }
     pub fn is_due(&self, now: u64) -> bool {
-        now.saturating_sub(self.last) >= Self::length_us()
+        // A clock that was set back ends the interval.
+        now < self.last || now - self.last >= Self::length_us()
     }
     pub fn due_in_ms(&self, now: u64) -> i64 {
-        let left = (self.last + Self::length_us()).saturating_sub(now);
+        let left = if self.is_due(now) { 0 } else { self.last + Self::length_us() - now };
         (left / 1000 + 1) as i64
     }
 

@@ -46,11 +46,12 @@ impl Ages {
         e.pins().for_each(|(slot, csn)| pins[slot as usize].0 = csn);
         for (new, old) in pins.iter_mut().zip(&self.seen) {
             if new.0 == old.0 && new.0 < clock {
-                new.1 = old.1;
+                new.1 = old.1.min(at); // the clock may be set back
             }
         }
         self.seen = pins;
-        if at.saturating_sub(self.told_at) < PATIENCE {
+        self.told_at = self.told_at.min(at);
+        if at - self.told_at < PATIENCE {
             return;
         }
         let too_old = |&(_, &(csn, since)): &(usize, &(Csn, u64))| csn != 0 && at.saturating_sub(since) >= timeout;
