@@ -152,7 +152,7 @@ def equal_quietly(name, got, wanted):
 def many_rows():
     """More rows than the blocks that are reported have: BRIN finds those behind them, too."""
     if not os.environ.get("MIXEDCC_LONG"):
-        print("NOT RUN: 34,000,000 rows, which take a minute and 4 GB (MIXEDCC_LONG)", flush=True)
+        print("NOT RUN: 34,000,000 rows, for which there must be 5 GB (MIXEDCC_LONG)", flush=True)
         return
     cluster = Cluster.new(autovacuum="off", **{"mixedcc.memory": "5GB", "shared_buffers": "64MB"})
     try:
