@@ -520,10 +520,9 @@ impl State {
         (n >= AFTER.0 && more > (1.0 + s.max_loss).ln() && more > 2.0 * noise).then_some(more)
     }
 
-    /// If a trial was plainly slower, and would have been so if no attempt had failed, transactions
-    /// have waited for each other's locks.
+    /// Notes whether a trial was plainly slower because transactions waited.
     fn note_waits(&mut self, t: &Trial, at_us: u64) {
-        if t.slower().is_some_and(|s| s.1 >= AFTER.0) && t.attempts() < t.rate_before {
+        if t.slower().is_some_and(|s| s.1 >= AFTER.0) && t.waited() {
             self.waited = Some((t.features, at_us));
         }
     }

@@ -159,11 +159,17 @@ impl Cost {
         let weight = processor_weight(self.busy.min(before.busy));
         self.weighed(weight) - before.weighed(weight)
     }
+    /// Did processors stand idle? Not if that is not known.
+    pub fn leaves_idle(&self) -> bool {
+        self.busy > 0.0 && self.busy < IDLE
+    }
 }
+
+/// Processors that are busy up to this share of the time have time to spare.
+const IDLE: f64 = 0.7;
 
 /// The weight of the processor time, which grows with the load of the processors.
 fn processor_weight(busy: f64) -> f64 {
-    const IDLE: f64 = 0.7;
     const FULL: f64 = 0.95;
     0.5 + 0.4 * ((busy - IDLE) / (FULL - IDLE)).clamp(0.0, 1.0)
 }

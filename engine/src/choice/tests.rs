@@ -476,6 +476,45 @@ fn what_is_plainly_slower_is_taken_back_at_once() {
     assert!(fails[1].0 == 5 && fails[2].0 == 7, "at once, too: {fails:?}");
 }
 
+/// What was asked for where `mocc` takes a third of the processor time and three times as long, and
+/// this share of the processors is idle under it.
+fn asked_beside_idle(idle: f64) -> Vec<Protocol> {
+    let mut w = World::new(for_occ(), 0.02);
+    for _ in 0..25 {
+        let t = losing(&w, Truth { heated_us: 70.0, longer: [1.0, 1.0, 8.0, 8.0], ..SLOW }, 0.02);
+        w.pass(&t);
+        let busy = if w.protocol == Protocol::Mocc { 100.0 * (1.0 - idle) } else { 100.0 };
+        w.reading.ticks = (w.reading.ticks.0 + busy as u64, w.reading.ticks.1 + 100);
+        let d = w.state.observe(1, (w.protocol, &[]), w.reading, (&w.model, &mut w.learned, &w.settings));
+        w.follow(&d);
+    }
+    w.asked.iter().map(|a| a.1).collect()
+}
+
+#[test]
+fn processors_that_a_slow_trial_leaves_idle_do_not_speak_for_it() {
+    assert_eq!(asked_beside_idle(0.5), [Protocol::Mocc, Protocol::Occ]);
+    assert_eq!(asked_beside_idle(0.1), [Protocol::Mocc], "they are scarce");
+}
+
+#[test]
+fn where_most_have_slept_more_locks_are_not_tried() {
+    for (asleep, third) in [(0.7, None), (0.2, Some(Protocol::TwoPhase))] {
+        let mut w = World::new(for_occ(), 0.05);
+        for _ in 0..25 {
+            // Attempts fail under mocc, too, so their number tells nothing.
+            let t = losing(&w, SLOW, 0.8);
+            w.pass(&t);
+            if w.protocol == Protocol::Mocc {
+                w.reading.wait_us += (8.0 * asleep * SECOND as f64) as u64;
+            }
+            let d = w.state.observe(1, (w.protocol, &[]), w.reading, (&w.model, &mut w.learned, &w.settings));
+            w.follow(&d);
+        }
+        assert_eq!(w.asked.get(2).map(|a| a.1), third, "{asleep} of the sessions: {:?}", w.asked);
+    }
+}
+
 #[test]
 fn where_transactions_have_waited_the_model_may_not_choose_more_locks() {
     // Where little conflicts, the model calls 2pl the better one.
@@ -543,15 +582,7 @@ fn what_only_seems_to_be_slower_is_measured_first() {
     }
     assert_eq!(w.asked.len(), 1, "{:?}", w.asked);
     // It takes less of the processors, which are scarce.
-    let mut w = World::new(for_occ(), 0.02);
-    for _ in 0..25 {
-        let t = losing(&w, Truth { heated_us: 100.0, longer: [1.0, 1.0, 8.0, 8.0], ..SLOW }, 0.02);
-        w.pass(&t);
-        w.reading.ticks = (w.reading.ticks.0 + 100, w.reading.ticks.1 + 100);
-        let d = w.state.observe(1, (w.protocol, &[]), w.reading, (&w.model, &mut w.learned, &w.settings));
-        w.follow(&d);
-    }
-    assert_eq!(w.asked.iter().map(|a| a.1).collect::<Vec<_>>(), [Protocol::Mocc], "{:?}", w.asked);
+    assert_eq!(asked_beside_idle(0.0), [Protocol::Mocc]);
     // What a user allows is no loss.
     let mut w = World::new(for_occ(), 0.0);
     w.settings.max_loss = 4.0;

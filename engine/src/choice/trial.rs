@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 /// The load, cost, and commits per second of an interval.
 pub(super) type Past = ([f64; FEATURES], Cost, f64);
 
+/// Where the feature is:
+const CONCURRENCY: usize = 5;
 /// The difference of the records in a transaction that is more than noise, as a logarithm.
 const RESIZED: f64 = 0.2;
 /// A trial is plainly slower if its transactions commit at half of the rate before, or less. As a
@@ -53,12 +55,15 @@ pub(super) struct Trial {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slow {
     /// The additional cost, as a logarithm, with the rate in place of the elapsed time. That shows
-    /// at once what elapsed times show late: transactions that take long have not ended yet.
+    /// at once what elapsed times show late: transactions that take long have not ended yet. If
+    /// processors were idle, it is the rate alone.
     more: f64,
     /// The additional elapsed time of those that have committed, as a logarithm.
     longer: f64,
     /// Commits and failed attempts per second.
     attempts: f64,
+    /// The mean number of sleeps at a time.
+    asleep: f64,
 }
 
 impl Trial {
@@ -91,7 +96,11 @@ impl Trial {
         let each_us = now.busy_ns.saturating_sub(last.busy_ns) as f64 / 1000.0 / commits.max(1) as f64;
         let attempts = (commits + now.aborts.saturating_sub(last.aborts)) as f64 / seconds;
         let longer = each_us.max(1e-3).ln() - self.before.elapsed;
-        self.slow.push(Slow { more: after.over(&self.before), longer, attempts });
+        // Processors that stand idle had the time for the old protocol: what it took of them does
+        // not count.
+        let more = if after.leaves_idle() { slower } else { after.over(&self.before) };
+        let asleep = now.wait_us.saturating_sub(last.wait_us) as f64 / 1e6 / seconds;
+        self.slow.push(Slow { more, longer, attempts, asleep });
     }
 
     /// The mean additional cost in the last successive intervals in which it was plainly slower,
@@ -102,8 +111,10 @@ impl Trial {
         Some((mean(self.slow.iter().map(|l| l.more)), self.slow.len()))
     }
 
-    /// The attempts per second in these intervals.
-    pub fn attempts(&self) -> f64 {
-        mean(self.slow.iter().map(|l| l.attempts))
+    /// Have transactions waited for each other's locks in these intervals? Either it would have been
+    /// slower if no attempt had failed, too, or most of those that were at work before slept.
+    pub fn waited(&self) -> bool {
+        let of = |f: fn(&Slow) -> f64| mean(self.slow.iter().map(f));
+        of(|l| l.attempts) < self.rate_before || of(|l| l.asleep) > self.features[CONCURRENCY] / 2.0
     }
 }
