@@ -4,6 +4,13 @@
 //! no row. A row of it counts once it is locked for writing. Then its newest version is read as any
 //! other, and tested again, unless it is the version that the statement's only such scan has shown
 //! last.
+//!
+//! **INV-BASED**: At READ COMMITTED the executor may write a row only if its work is based on the
+//! newest version. That is so if the statement's snapshot sees it, or if `tuple_lock` has handed it
+//! out for that work. The TID tells which: a lock that EvalPlanQual, a trigger or ON CONFLICT takes
+//! answers with a TID of its own (`Tid::Locked`), as heap's TID is that of the newer version. The
+//! TID of a scan stays that of the record. Other locks that the statement, or a trigger of it,
+//! takes of the row do not count. Such a TID is in no slot, and so no query sees it.
 
 use super::write::{based_on, failure, gone};
 use crate::access::visible::{self, Seen};
@@ -12,7 +19,7 @@ use crate::pg::Tid;
 use crate::state::errors::{ok, raise};
 use crate::state::platform::PG;
 use crate::state::rel;
-use crate::state::xact::{self, Locked, Mode};
+use crate::state::xact::{self, HandedOut, Mode};
 use mixedcc_engine::error::Error;
 use mixedcc_engine::lock::Mode as LockMode;
 use mixedcc_engine::record::Version;
@@ -81,7 +88,7 @@ pub unsafe fn lock(
             let Some(r) = visible::record_of(t, info.table, at) else {
                 error!("attempted to lock a row that does not exist")
             };
-            match lock_one(rel, t, r, &want, tmfd) {
+            match lock_one(rel, t, (at, r), &want, tmfd) {
                 Err(f @ (TM_Result::TM_Invisible | TM_Result::TM_SelfModified)) => {
                     if let Some(w) = t.last_write(r).and_then(|n| t.write(n)).filter(|w| w.kind != WriteKind::Delete) {
                         let (at, v) = (Tid::Record(r.no), w.version.as_ptr());
@@ -95,11 +102,15 @@ pub unsafe fn lock(
                 }
                 Ok((v, newer)) => {
                     tuple::store(slot, info.oid, Tid::Record(r.no), v.as_ptr());
-                    let curcid = if snapshot.is_null() { 0 } else { (*snapshot).curcid };
-                    let depth = xact::depth();
-                    let l = Locked { snapshot: snapshot as usize, curcid, cid, depth, version: v.as_ptr() };
-                    xact::note_locked((r.table.id, r.no), l);
-                    *tid = Tid::Record(r.no).item();
+                    let (row, depth) = ((r.table.id, r.no), xact::depth());
+                    xact::note_locked(row, depth);
+                    let is_worked_on = !for_share_or_update && xact::mode() == Mode::ReadCommitted;
+                    let number = match is_worked_on && t.last_write(r).is_none() {
+                        true => xact::hand_out(HandedOut { row, depth, version: v }),
+                        false => None,
+                    };
+                    *tid = number.map_or(Tid::Record(r.no), Tid::Locked).item();
+                    (*tmfd).ctid = *tid; // MERGE goes on with this one
                     (*tmfd).traversed = traversed || newer;
                     return TM_Ok;
                 }
@@ -127,12 +138,12 @@ fn moved_away() -> ! {
     unreachable!()
 }
 
-/// Locks one record. The version that the caller gets, and whether it is newer than what the
-/// snapshot sees; or PostgreSQL's result.
+/// Locks the record of a TID. The version that the caller gets, and whether it is newer than what
+/// the snapshot sees; or PostgreSQL's result.
 unsafe fn lock_one(
     rel: pg_sys::Relation,
     t: &mut Txn,
-    r: RecordRef,
+    (tid, r): (Tid, RecordRef),
     want: &Want,
     tmfd: *mut pg_sys::TM_FailureData,
 ) -> Result<(NonNull<Version>, bool), pg_sys::TM_Result::Type> {
@@ -190,7 +201,7 @@ unsafe fn lock_one(
                 }
                 if !want.for_share_or_update {
                     // A row that this command has locked before is not newer than its work.
-                    return Ok((v, !based_on(t, r, want.snapshot, want.cid, v)));
+                    return Ok((v, !based_on(t, (tid, r), want.snapshot, v)));
                 }
                 if sees(t, r, want.snapshot, v) {
                     return Ok((v, false));

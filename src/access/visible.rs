@@ -5,7 +5,7 @@ use crate::pg::local::Local;
 use crate::pg::Tid;
 use crate::state::errors::{ok, raise};
 use crate::state::platform::PG;
-use crate::state::xact::{self, Mode};
+use crate::state::xact::{self, HandedOut, Mode};
 use crate::state::{standby, stop};
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::range::Columns;
@@ -254,12 +254,6 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
             _ => before_image(t, n).map(|v| (v, Some(n))),
         };
     }
-    if let Some(l) = xact::locked().get(&(r.table.id, r.no)) {
-        // SAFETY: `active` is null or the active snapshot, which stays active during this call.
-        if unsafe { !active.is_null() && l.snapshot == active as usize && l.curcid == (*active).curcid } {
-            return NonNull::new(l.version).map(|v| (v, None));
-        }
-    }
     if let Some(seen) = seen.or(t.frozen_at()) {
         if let Some((v, _)) = ok(t.at_snapshot(&PG, r.rec, seen)) {
             // SAFETY: `v` was reached under our pin (INV-RETIRE).
@@ -463,16 +457,27 @@ pub fn named_write(t: &Txn, table: &mixedcc_engine::Table, tid: Tid) -> Option<W
 pub fn asked_for(t: &Txn, table: &mixedcc_engine::Table, tid: Tid) -> Tid {
     match tid {
         Tid::Record(_) | Tid::Invalid => tid,
-        Tid::Old(_) => Tid::Invalid,
+        Tid::Old(_) | Tid::Locked(_) => Tid::Invalid,
         Tid::New(n) => named_write(t, table, tid)
             .filter(|w| w.kind != WriteKind::Delete && t.last_write(w.r) == Some(n))
             .map_or(Tid::Invalid, |w| Tid::Record(w.r.no)),
     }
 }
 
+/// The row that `tuple_lock` has handed out under a TID, if it is one of this table.
+pub fn handed_out(table: &mixedcc_engine::Table, tid: Tid) -> Option<HandedOut> {
+    match tid {
+        Tid::Locked(n) => xact::handed_out(n).filter(|l| l.row.0 == table.id),
+        _ => None,
+    }
+}
+
 /// The record of a TID, pseudo TIDs too; `None` if there is none.
 pub fn record_of(t: &Txn, table: &'static mixedcc_engine::Table, tid: Tid) -> Option<RecordRef> {
-    record(table, tid).or_else(|| named_write(t, table, tid).map(|w| w.r))
+    match tid {
+        Tid::Locked(_) => handed_out(table, tid).and_then(|l| RecordRef::find(table, l.row.1)),
+        _ => record(table, tid).or_else(|| named_write(t, table, tid).map(|w| w.r)),
+    }
 }
 
 /// The record of a TID; `None` if there is none.

@@ -129,14 +129,23 @@ unsafe fn insert_slot(
         f.taken();
         let n = t.newest_write().expect("the insert");
         primary::enter(rel, info, t, r, n, slot, short);
-        if xact::depth() > 1 && xact::mode() == Mode::Serializable {
-            ranges::note_absent(rel, info, r.touch(), Row::Slot(slot));
-        }
+        note_absent(rel, info, r, slot);
         durable::reserve(info.table, r.no);
         (*slot).tts_tid = Tid::Record(r.no).item();
         (*slot).tts_tableOid = (*rel).rd_id;
         tuple::show(slot, version.as_ptr());
         version
+    }
+}
+
+/// A row is in a new record. Its unique checks are reads, which stay if a savepoint undoes it.
+///
+/// # Safety
+/// An open relation of ours with its `info`; the slot has the row of the record.
+unsafe fn note_absent(rel: pg_sys::Relation, info: &RelInfo, r: RecordRef, slot: *mut pg_sys::TupleTableSlot) {
+    if xact::depth() > 1 && xact::mode() == Mode::Serializable {
+        // SAFETY: the same (contract of this function).
+        unsafe { ranges::note_absent(rel, info, r.touch(), Row::Slot(slot)) }
     }
 }
 
@@ -226,21 +235,19 @@ pub(super) unsafe fn gone(
     }
 }
 
-/// The version on which the executor's work is based: what its scan saw, or what it locked since.
+/// Is the executor's work on the row of this TID based on its newest version (INV-BASED)? It is
+/// what its scan saw, or what it locked since.
 ///
 /// # Safety
 /// `snapshot` is null or a valid snapshot of this backend.
 pub(super) unsafe fn based_on(
     t: &mut Txn,
-    r: RecordRef,
+    (tid, r): (Tid, RecordRef),
     snapshot: pg_sys::Snapshot,
-    cid: u32,
     newest: NonNull<Version>,
 ) -> bool {
-    if let Some(l) = xact::locked().get(&(r.table.id, r.no)) {
-        if l.version == newest.as_ptr() && l.cid == cid && l.snapshot == snapshot as usize {
-            return true;
-        }
+    if let Some(l) = visible::handed_out(r.table, tid) {
+        return l.version == newest;
     }
     // SAFETY: `snapshot` is null or valid (contract of this function).
     let seen = unsafe {
@@ -256,7 +263,7 @@ pub(super) unsafe fn based_on(
 #[allow(clippy::too_many_arguments)]
 unsafe fn target(
     t: &mut Txn,
-    r: RecordRef,
+    (tid, r): (Tid, RecordRef),
     mode: LockMode,
     at_once: bool,
     snapshot: pg_sys::Snapshot,
@@ -296,7 +303,7 @@ unsafe fn target(
         if xact::mode() == Mode::Serializable {
             return Target::Committed(v);
         }
-        if !based_on(t, r, snapshot, cid, v) {
+        if !based_on(t, (tid, r), snapshot, v) {
             return Target::Fail(gone(t, tmfd, r, newest));
         }
         if !crosscheck.is_null() {
@@ -348,7 +355,7 @@ pub unsafe fn delete(
         let (n, old) = match is_simple.then(|| delete_seen(rel, info, t, r, snapshot, cid, xid)).flatten() {
             Some(done) => done,
             None => {
-                let target = target(t, r, LockMode::Update, info.needs_xid, snapshot, crosscheck, cid, tmfd);
+                let target = target(t, (tid, r), LockMode::Update, info.needs_xid, snapshot, crosscheck, cid, tmfd);
                 if let Target::Fail(f) = target {
                     return f;
                 }
@@ -394,17 +401,18 @@ unsafe fn delete_seen(
 }
 
 /// The row as the executor's scan saw it, to tell which columns change.
-unsafe fn seen(t: &mut Txn, r: RecordRef, snapshot: pg_sys::Snapshot) -> Option<NonNull<Version>> {
+unsafe fn seen(t: &mut Txn, (tid, r): (Tid, RecordRef), snapshot: pg_sys::Snapshot) -> Option<NonNull<Version>> {
     if let Some(n) = t.last_write(r) {
         return visible::own_version(t, n);
     }
+    if let Some(l) = visible::handed_out(r.table, tid) {
+        return Some(l.version);
+    }
     let newest = ok(t.newest(&PG, r.rec)).map(|v| v.0);
-    let locked = |l: &xact::Locked| newest.is_some_and(|v| v.as_ptr() == l.version);
     // SAFETY: `snapshot` is that of `update`: null or valid (tableam.h: tuple_update). Versions are
     // reached under our pin (INV-RETIRE).
     unsafe {
-        let by_snapshot = !xact::locked().get(&(r.table.id, r.no)).is_some_and(locked)
-            && xact::mode() != Mode::Serializable
+        let by_snapshot = xact::mode() != Mode::Serializable
             && !snapshot.is_null()
             && (*snapshot).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_MVCC;
         if by_snapshot {
@@ -432,8 +440,7 @@ unsafe fn must_move(rel: pg_sys::Relation, t: &Txn, r: RecordRef) -> bool {
 /// Has a statement of this transaction locked the row?
 #[inline]
 fn is_locked(r: RecordRef) -> bool {
-    let rows = xact::locked();
-    !rows.is_empty() && rows.contains_key(&(r.table.id, r.no))
+    xact::is_locked((r.table.id, r.no))
 }
 
 /// Updates a row (`tuple_update`). `moved`: is the row a new record now, which all indexes must
@@ -465,7 +472,7 @@ pub unsafe fn update(
             error!("attempted to update a row that does not exist")
         };
         let moves = must_move(rel, t, r)
-            || match seen(t, r, snapshot) {
+            || match seen(t, (tid, r), snapshot) {
                 Some(old) => tuple::differs(rel, old.as_ptr(), slot, &info.moving),
                 None => true,
             };
@@ -481,7 +488,7 @@ pub unsafe fn update(
             xact::recovered::await_keys(info.oid, info.table, true);
             hollow::serve(rel, info);
         }
-        let target = target(t, r, mode, moves && info.needs_xid, snapshot, crosscheck, cid, tmfd);
+        let target = target(t, (tid, r), mode, moves && info.needs_xid, snapshot, crosscheck, cid, tmfd);
         if let Target::Fail(f) = target {
             return f;
         }
@@ -570,7 +577,7 @@ pub unsafe fn update_in_place(
         let Some(r) = visible::record_of(t, info.table, tid) else {
             error!("attempted to update a row that does not exist")
         };
-        let target = target(t, r, LockMode::NoKeyUpdate, false, snapshot, crosscheck, cid, tmfd);
+        let target = target(t, (tid, r), LockMode::NoKeyUpdate, false, snapshot, crosscheck, cid, tmfd);
         if let Target::Fail(f) = target {
             return f;
         }
@@ -619,7 +626,7 @@ pub unsafe fn update_anew(
             let Some((v, _)) = found.filter(|(v, _)| !v.as_ref().is_tombstone()) else { return false };
             Target::Committed(v)
         } else {
-            target(t, r, mode, false, null, null, cid, &mut failed)
+            target(t, (Tid::Record(r.no), r), mode, false, null, null, cid, &mut failed)
         };
         if let Target::Fail(f) = target {
             error!("unexpected status of a deferred write: {f}");
@@ -662,6 +669,7 @@ unsafe fn move_row(
         let n = t.delete(r, base, tomb, cid, if info.needs_xid { xid.into_inner() } else { 0 });
         // The row may keep its key: its unique check comes when the old row is gone.
         primary::enter(rel, info, t, to, inserted, slot, short);
+        note_absent(rel, info, to, slot);
         ranges::note(rel, info, n, Row::Version(old.as_ptr()));
         durable::reserve(info.table, to.no);
         (*slot).tts_tid = Tid::Record(to.no).item();

@@ -32,6 +32,8 @@ pub const ROWS: u64 = 256;
 pub const MAX_BLOCKS: u64 = 131_072;
 /// First block of pseudo TIDs, which name buffered writes of this transaction.
 pub const PSEUDO: u32 = 0x8000_0000;
+/// First block of TIDs that name rows which `tuple_lock` has handed out.
+const LOCKED: u32 = 0xC000_0000;
 
 /// What a TID names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +44,8 @@ pub enum Tid {
     Old(u32),
     /// What a buffered write of this transaction made.
     New(u32),
+    /// A row that `tuple_lock` has handed out in this transaction (INV-BASED).
+    Locked(u32),
     /// Nothing.
     Invalid,
 }
@@ -68,7 +72,11 @@ impl Tid {
         if block < PSEUDO {
             return Tid::Record(block as u64 * ROWS + offset as u64 - 1);
         }
-        // A user may write any TID: larger numbers name no write.
+        // A user may write any TID: larger numbers name nothing.
+        if block >= LOCKED {
+            let n = u64::from(block - LOCKED) * ROWS + u64::from(offset) - 1;
+            return u32::try_from(n).map_or(Tid::Invalid, Tid::Locked);
+        }
         match u32::try_from(u64::from(block - PSEUDO) * 128 + (u64::from(offset) - 1) / 2) {
             Ok(n) if (offset - 1) % 2 == 1 => Tid::New(n),
             Ok(n) => Tid::Old(n),
@@ -83,6 +91,7 @@ impl Tid {
             Tid::Record(n) => make((n / ROWS) as u32, (n % ROWS) as u16 + 1),
             Tid::Old(n) => pseudo(n, 0),
             Tid::New(n) => pseudo(n, 1),
+            Tid::Locked(n) => make(LOCKED + n / ROWS as u32, (n % ROWS as u32) as u16 + 1),
             Tid::Invalid => make(u32::MAX, 0),
         }
     }
@@ -338,10 +347,16 @@ mod unit {
             Tid::New(127),
             Tid::Old(128),
             Tid::New(1 << 27),
+            Tid::Locked(0),
+            Tid::Locked(255),
+            Tid::Locked(256),
+            Tid::Locked(u32::MAX),
         ] {
             assert_eq!(Tid::read(&t.item()), t);
         }
         assert_eq!(Tid::read(&Tid::Invalid.item()), Tid::Invalid);
         assert_eq!(Tid::read(&make(PSEUDO + (1 << 25), 2)), Tid::Invalid);
+        assert_eq!(Tid::read(&make(LOCKED + (1 << 24), 1)), Tid::Invalid);
+        assert_eq!(Tid::read(&make(u32::MAX, 256)), Tid::Invalid);
     }
 }

@@ -41,7 +41,8 @@ pub use parts::Parts;
 use pending::Pending;
 pub use pending::{before_change, created, dropped, is_remapped, made, orphaned, remapped, replace_primary, take_out};
 use rests::Awake;
-pub use rows::{last_locked, last_write, locked, note_locked, LastWrite, Locked};
+use rows::Locked;
+pub use rows::{hand_out, handed_out, is_locked, last_locked, last_write, note_locked, HandedOut, LastWrite};
 pub use snapshots::{adopt_snapshot, known_seen, moment, note_moment, snapshot_seen};
 pub use tags::{early_lock_tag, give_up, subxact_lock_tag};
 
@@ -73,6 +74,7 @@ struct Backend {
     moment: Csn,
     pending: Vec<(u32, Pending)>,
     locked: HashMap<(u64, u64), Locked>,
+    handed_out: Vec<HandedOut>,
     last_locked: Option<(u64, u64)>,
     /// So many of the partitions that it has touched are of tables whose locks the top transaction
     /// holds (INV-HELD).
@@ -147,6 +149,7 @@ fn new_backend() -> &'static mut Backend {
             moment: 0,
             pending: Vec::new(),
             locked: HashMap::new(),
+            handed_out: Vec::new(),
             last_locked: None,
             held: 0,
             mixed: Touched::default(),
@@ -431,6 +434,11 @@ fn end_transaction(b: &mut Backend) {
     } else if !b.locked.is_empty() {
         b.locked.clear();
     }
+    if b.handed_out.capacity() > 1024 {
+        b.handed_out = Vec::new();
+    } else {
+        b.handed_out.clear();
+    }
     (b.last_write, b.last_locked) = (None, None);
     (b.mixed, b.cut, b.xid_for_changes) = (Touched::default(), None, false);
     tags::end_transaction();
@@ -569,6 +577,9 @@ pub fn commit_sub(level: u32) -> bool {
     for l in b.locked.values_mut().filter(|l| l.depth >= level) {
         l.depth = level - 1;
     }
+    for l in b.handed_out.iter_mut().rev().take_while(|l| l.depth >= level) {
+        l.depth = level - 1;
+    }
     true
 }
 
@@ -594,6 +605,7 @@ pub fn abort_sub(level: u32) -> bool {
     pending::undo(level);
     parallel::end_sharing();
     b.locked.retain(|_, l| l.depth < level);
+    while b.handed_out.pop_if(|l| l.depth >= level).is_some() {}
     tags::drop_from(level);
     true
 }

@@ -111,8 +111,8 @@ impl Trial {
         Some((mean(self.slow.iter().map(|l| l.more)), self.slow.len()))
     }
 
-    /// Have transactions waited for each other's locks in these intervals? Either it would have been
-    /// slower if no attempt had failed, too, or most of those that were at work before slept.
+    /// Have transactions waited for each other's locks in these intervals? Either it would have
+    /// been slower if no attempt had failed, too, or most of those that were at work before slept.
     pub fn waited(&self) -> bool {
         let of = |f: fn(&Slow) -> f64| mean(self.slow.iter().map(f));
         of(|l| l.attempts) < self.rate_before || of(|l| l.asleep) > self.features[CONCURRENCY] / 2.0

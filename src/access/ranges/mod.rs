@@ -11,6 +11,7 @@ pub mod rows;
 
 pub use index::{of_index, usable, whole, Ranged};
 
+use crate::access::partitions;
 use crate::pg::local::Local;
 use crate::state::errors::ok;
 use crate::state::platform::PG;
@@ -106,9 +107,10 @@ unsafe fn note_keys(
     }
 }
 
-/// A row is inserted in a subtransaction, before its unique checks. If they find none like it and
-/// the insert is undone, none may come: the engine is told which keys they are, and where their
-/// predicates would start.
+/// A row is inserted in a subtransaction, before its unique checks; an update may have moved it. If
+/// they find none like it and the insert is undone, none may come: the engine is told which keys
+/// they are, and where their predicates would start. What has no key there, as an exclusion
+/// constraint, is protected by the table's partitions at once.
 ///
 /// # Safety
 /// An open relation of ours; the row is of it, and goes to the partition `at`.
@@ -121,8 +123,12 @@ pub unsafe fn note_absent(rel: pg_sys::Relation, info: &RelInfo, at: Touch, row:
         for oid in pgrx::PgList::<pg_sys::Oid>::from_pg(list).iter_oid() {
             let index = pg_sys::index_open(oid, pg_sys::AccessShareLock as i32);
             let form = (*index).rd_index;
-            if (*form).indisunique && (*form).indimmediate {
-                absent_key(rel, info, index, at, row);
+            if (*form).indimmediate {
+                match ((*form).indisunique, (*form).indisexclusion) {
+                    (true, _) => absent_key(rel, info, index, at, row),
+                    (_, true) => partitions::protect(info, None),
+                    _ => (),
+                }
             }
             pg_sys::index_close(index, pg_sys::NoLock as i32);
         }
@@ -135,7 +141,7 @@ unsafe fn absent_key(rel: pg_sys::Relation, info: &RelInfo, index: pg_sys::Relat
     // index.
     unsafe {
         let Some(ranged) = of_index(rel, info, index) else {
-            ok(xact::txn().scan(&PG, at));
+            partitions::protect(info, None);
             return;
         };
         let mut key = Vec::new();

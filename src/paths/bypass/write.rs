@@ -211,10 +211,10 @@ pub unsafe fn update(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest:
     unsafe {
         let e = &raw mut (*x).estate;
         let row = (*p).row;
+        let mut tid = (*row).tts_tid;
         loop {
             let slot = expr::project((*p).new);
             check(p, rel, slot);
-            let mut tid = (*row).tts_tid;
             let mut failed = pg_sys::TM_FailureData::default();
             let (cid, snapshot, cross) = ((*e).es_output_cid, (*e).es_snapshot, (*e).es_crosscheck_snapshot);
             let info = rel::info(rel); // after the expressions: they may have accepted invalidations
@@ -279,8 +279,8 @@ pub unsafe fn delete(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest:
     // contract of this function.
     unsafe {
         let e = &raw mut (*x).estate;
+        let mut tid = (*(*p).row).tts_tid;
         loop {
-            let mut tid = (*(*p).row).tts_tid;
             let mut failed = pg_sys::TM_FailureData::default();
             let (cid, snapshot, cross) = ((*e).es_output_cid, (*e).es_snapshot, (*e).es_crosscheck_snapshot);
             let result = write::delete(rel, Tid::read(&tid), cid, snapshot, cross, &mut failed, false);

@@ -139,6 +139,24 @@ unsafe extern "C-unwind" fn guarded_tuple(
     }
 }
 
+/// The version of a record for `SnapshotAny`, and the TID that the slot shall carry.
+unsafe fn any(
+    rel: pg_sys::Relation,
+    t: &mut mixedcc_engine::Txn,
+    r: RecordRef,
+) -> Option<(*mut mixedcc_engine::record::Version, Tid)> {
+    // SAFETY: `rel` is open and of ours: `row_version`'s (tableam.h: tuple_fetch_row_version). Its
+    // transaction uses the table.
+    unsafe {
+        let (v, old_of) = visible::any(t, xact::mode(), r)?;
+        let tid = match old_of {
+            Some(w) if !(*rel).trigdesc.is_null() => Tid::Old(w),
+            _ => Tid::Record(r.no),
+        };
+        Some((v.as_ptr(), tid))
+    }
+}
+
 /// The version that a TID names, for a snapshot; and the TID that the slot shall carry.
 unsafe fn find(
     rel: pg_sys::Relation,
@@ -157,6 +175,14 @@ unsafe fn find(
             Tid::Old(n) => named().and_then(|_| visible::before_image(t, n)).map(|v| (v.as_ptr(), tid)),
             Tid::New(_) => named().filter(|w| w.kind != WriteKind::Delete).map(|w| (w.version.as_ptr(), tid)),
             Tid::Invalid => None,
+            Tid::Locked(_) => {
+                let l = visible::handed_out(info.table, tid)?;
+                let r = RecordRef::find(info.table, l.row.1)?;
+                match t.last_write(r) {
+                    None => Some((l.version.as_ptr(), Tid::Record(r.no))),
+                    Some(_) => any(rel, t, r),
+                }
+            }
             Tid::Record(n) => {
                 let look =
                     || RecordRef::find(info.table, n).filter(|r| r.rec.state.load(Ordering::Acquire) != REC_FREE);
@@ -170,12 +196,7 @@ unsafe fn find(
                 }
                 let r = r?;
                 if is_any {
-                    let (v, old_of) = visible::any(t, xact::mode(), r)?;
-                    let tid = match old_of {
-                        Some(w) if !(*rel).trigdesc.is_null() => Tid::Old(w),
-                        _ => tid,
-                    };
-                    return Some((v.as_ptr(), tid));
+                    return any(rel, t, r);
                 }
                 if xact::mode() != Mode::Serializable || t.last_write(r).is_some() {
                     return visible::by_snapshot(t, r, snapshot, false).map(|v| (v.as_ptr(), tid));
@@ -320,7 +341,7 @@ pub unsafe extern "C-unwind" fn satisfies(
                 let Some(w) = visible::named_write(t, info.table, tid) else { return false };
                 w.kind != WriteKind::Delete && t.last_write(w.r) == Some(n)
             }
-            Tid::Old(_) | Tid::Invalid => false,
+            Tid::Old(_) | Tid::Locked(_) | Tid::Invalid => false,
             Tid::Record(n) => {
                 let Some(r) = RecordRef::find(info.table, n) else { return false };
                 // With such a snapshot ON CONFLICT asks whether it may pass over a row: if this
