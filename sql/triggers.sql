@@ -165,5 +165,54 @@ ALTER TABLE tr_t DISABLE TRIGGER ALL;
 UPDATE tr_t SET n = 1;
 SELECT id, n, left(v, 20) AS v FROM tr_t WHERE id < 3 ORDER BY id;
 DROP VIEW tr_view;
+
+-- A row that moves to another key and is updated again: each event keeps its own rows, also where
+-- only updates have events.
+CREATE TABLE tr_m (id int PRIMARY KEY, v int) USING mixedcc;
+INSERT INTO tr_m VALUES (1, 0), (5, 0);
+CREATE FUNCTION tr_touch() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN UPDATE tr_m SET v = v + 1 WHERE id = NEW.id; RETURN NULL; END $$;
+CREATE TRIGGER a_touch AFTER UPDATE ON tr_m FOR EACH ROW WHEN (pg_trigger_depth() = 0) EXECUTE FUNCTION tr_touch();
+CREATE TRIGGER b_audit AFTER UPDATE ON tr_m FOR EACH ROW EXECUTE FUNCTION tr_note('audit');
+TRUNCATE tr_log;
+UPDATE tr_m SET id = 2 WHERE id = 1;
+UPDATE tr_m SET v = 7 WHERE id = 2;
+SELECT tr_show();
+DROP TRIGGER a_touch ON tr_m;
+DROP TRIGGER b_audit ON tr_m;
+CREATE CONSTRAINT TRIGGER tr_late AFTER UPDATE ON tr_m DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION tr_note('late');
+BEGIN;
+UPDATE tr_m SET id = 3 WHERE id = 2;
+UPDATE tr_m SET v = 9 WHERE id = 3;
+UPDATE tr_m SET id = 4, v = 10 WHERE id = 3;
+UPDATE tr_m SET v = v + 1;
+UPDATE tr_m SET v = v + 1 WHERE id = 4;
+DELETE FROM tr_m WHERE id = 4;
+COMMIT;
+SELECT tr_show();
+-- A statement meets a row twice, and another command has written it between.
+DROP TRIGGER tr_late ON tr_m;
+TRUNCATE tr_m;
+INSERT INTO tr_m VALUES (1, 0), (2, 0);
+CREATE FUNCTION tr_other() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN UPDATE tr_m SET v = v + 100 WHERE id = 1; RETURN NEW; END $$;
+CREATE TRIGGER tr_other BEFORE UPDATE ON tr_m FOR EACH ROW WHEN (OLD.id = 2 AND pg_trigger_depth() = 0)
+    EXECUTE FUNCTION tr_other();
+SET enable_mergejoin = off;
+SET enable_hashjoin = off;
+UPDATE tr_m SET v = v + 1 FROM (VALUES (1), (2), (1)) p (k) WHERE id = k;
+SELECT * FROM tr_m ORDER BY id;
+DELETE FROM tr_m USING (VALUES (1), (2), (1)) p (k) WHERE id = k;
+INSERT INTO tr_m VALUES (1, 0), (2, 0);
+DROP TRIGGER tr_other ON tr_m;
+MERGE INTO tr_m USING (VALUES (1), (2), (1)) s (k) ON id = k WHEN MATCHED AND v = 0 THEN UPDATE SET v = 1;
+MERGE INTO tr_m USING (VALUES (1), (2), (1)) s (k) ON id = k WHEN MATCHED AND v = 1 THEN DELETE
+    WHEN MATCHED THEN UPDATE SET v = 1;
+SELECT * FROM tr_m ORDER BY id;
+RESET enable_mergejoin;
+RESET enable_hashjoin;
+DROP TABLE tr_m;
+DROP FUNCTION tr_touch, tr_other;
 DROP TABLE tr_t, tr_log;
 DROP FUNCTION tr_note, tr_show, tr_before, tr_down, tr_tables, tr_check, tr_instead;

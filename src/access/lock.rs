@@ -10,9 +10,9 @@
 //! out for that work. The TID tells which: a lock that EvalPlanQual, a trigger or ON CONFLICT takes
 //! answers with a TID of its own (`Tid::Locked`), as heap's TID is that of the newer version. The
 //! TID of a scan stays that of the record. Other locks that the statement, or a trigger of it,
-//! takes of the row do not count. Such a TID is in no slot, and so no query sees it.
+//! takes of the row do not count. Such a TID is in no slot of a query, which so cannot see it.
 
-use super::write::{based_on, failure, gone};
+use super::write::{based_on, failure, first_command, gone};
 use crate::access::visible::{self, Seen};
 use crate::access::{statements, tuple};
 use crate::pg::Tid;
@@ -83,6 +83,10 @@ pub unsafe fn lock(
         let mode = mode_of(mode);
         let want = Want { mode, alone, policy, snapshot, cid, follow, for_share_or_update, skipping };
         let mut at = Tid::read(&*tid);
+        // The apply worker has searched for a row, and locks what it has found (execReplication.c).
+        // It goes on only if that is the newest version: else it searches again.
+        let found =
+            (!follow && std::ptr::eq(tid, &raw const (*slot).tts_tid)).then(|| tuple::shown_xmin(slot)).flatten();
         let mut traversed = false;
         loop {
             let Some(r) = visible::record_of(t, info.table, at) else {
@@ -99,6 +103,11 @@ pub unsafe fn lock(
                         }
                     }
                     return f;
+                }
+                Ok((v, _))
+                    if found.is_some_and(|xmin| t.last_write(r).is_none() && xmin != tuple::xmin(v.as_ptr())) =>
+                {
+                    return gone(t, tmfd, r, Some(v));
                 }
                 Ok((v, newer)) => {
                     tuple::store(slot, info.oid, Tid::Record(r.no), v.as_ptr());
@@ -154,7 +163,7 @@ unsafe fn lock_one(
             let w = t.write(n).expect("a number of ours");
             if w.cid >= want.cid {
                 let xid = pg_sys::GetCurrentTransactionId();
-                failure(tmfd, Tid::Record(r.no), xid, w.cid);
+                failure(tmfd, Tid::Record(r.no), xid, first_command(t, n, want.cid));
                 // ON CONFLICT DO UPDATE meets a row that it has updated.
                 let again = w.kind == WriteKind::Update && !want.follow && visible::take_conflict(r);
                 return Err(if again || w.kind == WriteKind::Insert { TM_Invisible } else { TM_SelfModified });

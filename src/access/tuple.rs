@@ -297,6 +297,28 @@ pub unsafe fn as_tuple(v: *const Version, tid: Tid, oid: pg_sys::Oid) -> pg_sys:
     unsafe { pg_sys::HeapTupleData { t_len: (*v).len, t_self: tid.item(), t_tableOid: oid, t_data: header(v) } }
 }
 
+/// The xmin that a version shows: another one for each transaction that has written it.
+///
+/// # Safety
+/// As for [`as_tuple`].
+pub unsafe fn xmin(v: *const Version) -> pg_sys::TransactionId {
+    // SAFETY: the header of a complete version (contract of this function).
+    unsafe { (*header(v)).t_choice.t_heap.t_xmin }
+}
+
+/// The same of the row in a slot; `None`: it has none of a table.
+///
+/// # Safety
+/// `slot` is a heap tuple slot, as `slot_callbacks` says.
+pub unsafe fn shown_xmin(slot: *mut pg_sys::TupleTableSlot) -> Option<pg_sys::TransactionId> {
+    // SAFETY: `slot` is a heap tuple slot, whose tuple is null or has its header.
+    unsafe {
+        let tuple = (*slot.cast::<pg_sys::HeapTupleTableSlot>()).tuple;
+        let is_empty = (*slot).tts_flags & pg_sys::TTS_FLAG_EMPTY as u16 != 0;
+        (!is_empty && !tuple.is_null()).then(|| (*(*tuple).t_data).t_choice.t_heap.t_xmin)
+    }
+}
+
 /// Puts a version into a slot made by our `slot_callbacks`, without copying it.
 ///
 /// # Safety

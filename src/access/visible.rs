@@ -198,35 +198,23 @@ pub fn before_image(t: &Txn, n: u32) -> Seen {
     }
 }
 
-/// Notes an update or delete that the executor may ask about (see `any`).
-///
-/// # Safety
-/// `s` is null or a valid snapshot.
-#[inline]
-pub unsafe fn note_write(t: &Txn, n: u32, s: pg_sys::Snapshot) {
-    let Some(w) = t.write(n) else { return };
-    // SAFETY: `s` is null or valid (contract of this function).
-    let curcid = unsafe {
-        if s.is_null() {
-            0
-        } else {
-            (*s).curcid
-        }
-    };
-    *xact::last_write() = Some(xact::LastWrite { row: (w.r.table.id, w.r.no), snapshot: s as usize, curcid, write: n });
+/// A row whose last own write `n` is an update, as the command `cid` has found it; and the first
+/// write of that command or a later one, whose before-image it is. `None`: as it is now.
+fn as_found(t: &Txn, n: u32, cid: Option<u32>) -> Option<(NonNull<Version>, Option<u32>)> {
+    let is_later = |n: &u32| t.write(*n).is_some_and(|w| cid.is_some_and(|cid| w.cid >= cid));
+    let mut first = None;
+    let mut at = Some(n).filter(is_later);
+    while let Some(n) = at {
+        first = at;
+        at = t.write(n)?.previous().filter(is_later);
+    }
+    let before = first.and_then(|n| before_image(t, n)).map(|v| (v, first));
+    before.or_else(|| Some((t.write(n)?.version, None)))
 }
 
-/// Was this the last write, made by the statement whose snapshot is active?
-unsafe fn just_written(r: RecordRef, active: pg_sys::Snapshot) -> Option<u32> {
-    let l = (*xact::last_write())?;
-    // SAFETY: `active` is null or the active snapshot, as `any` has asked for it.
-    let same = unsafe { !active.is_null() && l.snapshot == active as usize && l.curcid == (*active).curcid };
-    (same && l.row == (r.table.id, r.no)).then_some(l.write)
-}
-
-/// `SnapshotAny` by a record's TID: the caller is the executor or the trigger queue, for the row
-/// that the current command found, or has just changed (AfterTriggerSaveEvent of trigger.c, and
-/// ExecUpdate, both fetch by TID). The second value is the write whose before-image it is.
+/// `SnapshotAny` by a record's TID. The executor or the trigger queue asks, for the row that the
+/// current command has found, and may have changed since (AfterTriggerSaveEvent of trigger.c,
+/// ExecUpdate and ExecMerge fetch by TID). The second value is the write whose before-image it is.
 ///
 /// # Safety
 /// Within a transaction that has used the record's table.
@@ -246,12 +234,12 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
     let seen = mvcc.then(|| unsafe { xact::snapshot_seen(active) });
     if let Some(n) = t.last_write(r) {
         let w = t.write(n)?;
-        // SAFETY: `active` is null or the active snapshot, which stays active during this call.
-        let just = unsafe { just_written(r, active) } == Some(n);
+        // SAFETY: the active snapshot, which stays active during this call.
+        let cid = (!active.is_null()).then(|| unsafe { (*active).curcid });
         return match w.kind {
             WriteKind::Insert => Some((w.version, None)),
-            WriteKind::Update if !just => Some((w.version, None)),
-            _ => before_image(t, n).map(|v| (v, Some(n))),
+            WriteKind::Update => as_found(t, n, cid),
+            WriteKind::Delete => before_image(t, n).map(|v| (v, Some(n))),
         };
     }
     if let Some(seen) = seen.or(t.frozen_at()) {
@@ -264,7 +252,8 @@ pub unsafe fn any(t: &mut Txn, mode: Mode, r: RecordRef) -> Option<(NonNull<Vers
     t.rest_no_more();
     // SAFETY: the version is the newest of a record, reached under our pin (INV-RETIRE).
     let v = unsafe { live(ok(t.newest(&PG, r.rec)).map(|v| v.0)) };
-    if v.is_none() && mode == Mode::Serializable {
+    // ON CONFLICT DO NOTHING has met a row that was deleted since.
+    if v.is_none() && mode != Mode::ReadCommitted {
         raise(t.fail(AbortReason::ReadChanged, r.touch()));
     }
     v.map(|v| (v, None))

@@ -14,7 +14,7 @@ use crate::state::xact::{self, Mode};
 use mixedcc_engine::lock::Mode as LockMode;
 use mixedcc_engine::range::Columns;
 use mixedcc_engine::record::{Successor, Version};
-use mixedcc_engine::txn::{How, WriteKind};
+use mixedcc_engine::txn::{How, Write, WriteKind};
 use mixedcc_engine::{RecordRef, Txn};
 use pgrx::pg_sys;
 use pgrx::pg_sys::TM_Result::*;
@@ -280,7 +280,7 @@ unsafe fn target(
             if w.cid >= cid {
                 // The executor asks whether it is ours.
                 let xid = pg_sys::GetCurrentTransactionId();
-                failure(tmfd, Tid::Record(r.no), xid, w.cid);
+                failure(tmfd, Tid::Record(r.no), xid, first_command(t, n, cid));
                 return Target::Fail(if w.kind == WriteKind::Insert { TM_Invisible } else { TM_SelfModified });
             }
             if w.kind == WriteKind::Delete {
@@ -365,7 +365,6 @@ pub unsafe fn delete(
                 (t.delete(r, base, tomb, cid, xid), old)
             }
         };
-        visible::note_write(t, n, snapshot);
         ranges::note(rel, info, n, Row::Version(old.as_ptr()));
         crate::pg::raw::pgstat_count_heap_delete(rel);
         changes::deleted(rel, old);
@@ -423,18 +422,43 @@ unsafe fn seen(t: &mut Txn, (tid, r): (Tid, RecordRef), snapshot: pg_sys::Snapsh
     }
 }
 
-/// Rows inserted by this transaction keep their version for AFTER INSERT triggers, which refetch
-/// them by TID: an update of such a row moves it.
+/// Rows that this transaction has put into a new record keep their version for AFTER triggers,
+/// which refetch them by TID: an update of such a row moves it. They are rows that it has inserted,
+/// and those that an update has moved.
 unsafe fn must_move(rel: pg_sys::Relation, t: &Txn, r: RecordRef) -> bool {
     // SAFETY: `rel` is open: contract of `update`. `trigdesc` is null or that of the cache entry,
     // which an open relation keeps.
-    unsafe {
-        let trig = (*rel).trigdesc;
-        if trig.is_null() || !(*trig).trig_insert_after_row {
-            return false;
+    let (inserts, updates) = unsafe {
+        match (*rel).trigdesc.as_ref() {
+            Some(trig) => (trig.trig_insert_after_row, trig.trig_update_after_row),
+            None => return false,
         }
-        t.last_write(r).and_then(|n| t.write(n)).is_some_and(|w| w.base.is_none())
+    };
+    if !inserts && !updates {
+        return false;
     }
+    let Some(n) = t.last_write(r).filter(|n| t.write(*n).is_some_and(|w| w.base.is_none())) else { return false };
+    inserts || updates && has_come(t, r, n)
+}
+
+/// Has an update moved the row into this record, with the own write `n`? The next one deletes the
+/// old record (`move_row`).
+fn has_come(t: &Txn, r: RecordRef, n: u32) -> bool {
+    let is_its = |d: &Write| d.kind == WriteKind::Delete && d.r.table.id == r.table.id;
+    // SAFETY: a version of kind Delete is a tombstone, and an own write's version lives while the
+    // write is in the list.
+    t.write(n + 1).filter(is_its).is_some_and(|d| unsafe { Version::successor(d.version.as_ptr()) }.record == r.no + 1)
+}
+
+/// The first command from `cid` on that has written a row, whose last own write is `n`. PostgreSQL
+/// asks whether it was the current one: heap has the command that replaced the version of the TID.
+pub(super) fn first_command(t: &Txn, n: u32, cid: u32) -> u32 {
+    let (mut first, mut at) = (cid, t.write(n));
+    while let Some(w) = at.filter(|w| w.cid >= cid) {
+        first = w.cid;
+        at = w.previous().and_then(|n| t.write(n));
+    }
+    first
 }
 
 /// Has a statement of this transaction locked the row?
@@ -500,11 +524,10 @@ pub unsafe fn update(
         let f = tuple::form(t, place, rel, slot, Some(old), by);
         let version = f.version();
         if moves {
-            let n = move_row(rel, info, t, r, base, old, (f, part), (slot, short), cid, xid);
-            visible::note_write(t, n, snapshot);
+            move_row(rel, info, t, r, base, old, (f, part), (slot, short), cid, xid);
             *moved = true;
         } else {
-            let n = put_in_place(rel, info, t, r, (base, old), f, slot, (cid, snapshot), None);
+            let n = put_in_place(rel, info, t, r, (base, old), f, slot, cid, None);
             let trig = (*rel).trigdesc;
             let pseudo = !trig.is_null() && (*trig).trig_update_after_row;
             (*slot).tts_tid = if pseudo { Tid::New(n) } else { Tid::Record(r.no) }.item();
@@ -529,17 +552,16 @@ unsafe fn put_in_place(
     (base, old): (Option<NonNull<Version>>, NonNull<Version>),
     f: Fresh,
     slot: *mut pg_sys::TupleTableSlot,
-    (cid, snapshot): (u32, pg_sys::Snapshot),
+    cid: u32,
     sets: Option<Columns>,
 ) -> u32 {
-    // SAFETY: `rel`, `slot` and `snapshot` are those of `update` or `update_in_place`, by their
-    // contract. `f` is a version of `form` that the engine has from `t.update` on. It replaces
-    // `old`, an own write's version or the record's, reached under our pin (INV-RETIRE).
+    // SAFETY: `rel` and `slot` are those of `update` or `update_in_place`, by their contract. `f` is
+    // a version of `form`, which the engine has from `t.update` on. It replaces `old`, an own
+    // write's version or the record's, reached under our pin (INV-RETIRE).
     unsafe {
         let version = f.version();
         let n = t.update(r, base, version, cid);
         f.taken();
-        visible::note_write(t, n, snapshot);
         // By their bytes, where scans of ranges make that worth its time.
         if !ranges::nothing_to_note(info) || sets.is_none() && info.table.is_read_by_column() {
             t.note_changed(n, looked::changed(rel, old.as_ptr(), version.as_ptr()));
@@ -586,7 +608,7 @@ pub unsafe fn update_in_place(
         let by = Author::of(t, cid, is_locked(r));
         let f = tuple::form(t, place, rel, slot, Some(replaced.1), by);
         let version = f.version();
-        put_in_place(rel, info, t, r, replaced, f, slot, (cid, snapshot), sets);
+        put_in_place(rel, info, t, r, replaced, f, slot, cid, sets);
         (*slot).tts_tid = Tid::Record(r.no).item();
         (*slot).tts_tableOid = (*rel).rd_id;
         crate::pg::compat::count_update(rel, true);
@@ -637,7 +659,7 @@ pub unsafe fn update_anew(
         let by = Author::of(t, cid, is_locked(r));
         let f = tuple::form(t, place, rel, slot, Some(replaced.1), by);
         let version = f.version();
-        put_in_place(rel, info, t, r, replaced, f, slot, (cid, null), Some(sets));
+        put_in_place(rel, info, t, r, replaced, f, slot, cid, Some(sets));
         crate::pg::compat::count_update(rel, true);
         changes::updated(rel, replaced.1, version);
         true

@@ -42,7 +42,7 @@ use pending::Pending;
 pub use pending::{before_change, created, dropped, is_remapped, made, orphaned, remapped, replace_primary, take_out};
 use rests::Awake;
 use rows::Locked;
-pub use rows::{hand_out, handed_out, is_locked, last_locked, last_write, note_locked, HandedOut, LastWrite};
+pub use rows::{hand_out, handed_out, is_locked, last_locked, note_locked, HandedOut};
 pub use snapshots::{adopt_snapshot, known_seen, moment, note_moment, snapshot_seen};
 pub use tags::{early_lock_tag, give_up, subxact_lock_tag};
 
@@ -63,7 +63,6 @@ struct Backend {
     txn: Awake,
     /// What its commit logs.
     commit: Commit,
-    last_write: Option<LastWrite>,
     /// Decided for this transaction.
     mode: Option<Mode>,
     /// The read CSN of the transaction snapshot, 0 until it is fixed.
@@ -142,7 +141,6 @@ fn new_backend() -> &'static mut Backend {
         BACKEND.get_mut().insert(Backend {
             txn: Awake::new(Txn::new(shmem::engine(), shmem::my_slot())),
             commit: Commit::default(),
-            last_write: None,
             mode: None,
             read_csn: 0,
             read_floor: 0,
@@ -439,7 +437,7 @@ fn end_transaction(b: &mut Backend) {
     } else {
         b.handed_out.clear();
     }
-    (b.last_write, b.last_locked) = (None, None);
+    b.last_locked = None;
     (b.mixed, b.cut, b.xid_for_changes) = (Touched::default(), None, false);
     tags::end_transaction();
     import::end_transaction();

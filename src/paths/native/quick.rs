@@ -170,8 +170,6 @@ impl Target<'_> {
             tuple::patch(old, new, desc, values, tuple::Author::of(t, cid, false));
             let n = t.update(r, Some(old), new, cid);
             t.note_changed(n, looked::of_numbers(values.iter().map(|v| v.0 as u32 + 1)));
-            // No statement has made this write: none looks for what was before.
-            *xact::last_write() = None;
             compat::count_update(rel, true);
             Some(())
         }

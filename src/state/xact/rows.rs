@@ -1,4 +1,4 @@
-//! Rows that the executor, or what stands for it, has locked and written last.
+//! Rows that the executor, or what stands for it, has locked.
 
 use super::backend;
 use mixedcc_engine::record::Version;
@@ -14,20 +14,6 @@ pub struct HandedOut {
     /// The version. It lives while the command runs for which the row was locked: the
     /// transaction's pin keeps it, and other transactions cannot replace it.
     pub version: NonNull<Version>,
-}
-
-/// The last update or delete, by whom: the executor refetches the row as it was before, for
-/// triggers and RETURNING.
-#[derive(Clone, Copy)]
-pub struct LastWrite {
-    /// Table and record.
-    pub row: (u64, u64),
-    /// The executor's snapshot, and its command when the write was made.
-    pub snapshot: usize,
-    /// See `snapshot`.
-    pub curcid: u32,
-    /// Number of the write.
-    pub write: u32,
 }
 
 /// A row that is locked for the executor.
@@ -76,9 +62,4 @@ pub fn handed_out(n: u32) -> Option<HandedOut> {
 /// The row that the executor has locked last: table and record. It may be locked no more, or gone.
 pub fn last_locked() -> Option<(u64, u64)> {
     backend().last_locked
-}
-
-/// The last update or delete of this transaction.
-pub fn last_write() -> &'static mut Option<LastWrite> {
-    &mut backend().last_write
 }

@@ -250,6 +250,50 @@ def between(publisher_method, subscriber_method, seed):
         publisher.remove()
 
 
+def is_blocked(subscriber):
+    """Does a worker wait for another session?"""
+    return subscriber.ask("""SELECT bool_or(cardinality(pg_blocking_pids(pid)) > 0) FROM pg_stat_activity
+        WHERE backend_type LIKE 'logical replication%'""")
+
+
+def applied():
+    """What a subscriber's triggers and its own sessions have of changes that are applied there: the
+    same as with heap."""
+    publisher, subscriber = set_up("heap", "mixedcc")
+    try:
+        subscription(publisher, subscriber, "off")
+        check("applied: the first copies end", wait_until(lambda: is_ready(subscriber), 90), subscriber.log()[-3000:])
+        session, own = publisher.connect(), subscriber.connect()
+        query(own, """CREATE TABLE log (at serial, what text) USING heap;
+            CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+                $$ BEGIN INSERT INTO public.log (what) VALUES ((OLD.id, OLD.v)::text || ' ' || (NEW.id, NEW.v)::text); RETURN NULL; END $$;
+            CREATE TRIGGER note AFTER UPDATE ON keyed FOR EACH ROW EXECUTE FUNCTION note();
+            ALTER TABLE keyed ENABLE ALWAYS TRIGGER note""")
+        query(session, "INSERT INTO keyed VALUES (1000, 0, ''); UPDATE keyed SET v = 1 WHERE id = 1000")
+        query(session, """BEGIN; UPDATE keyed SET v = 2 WHERE id = 1000; UPDATE keyed SET v = 3 WHERE id = 1000;
+            UPDATE keyed SET id = 1001 WHERE id = 1000; UPDATE keyed SET v = 4 WHERE id = 1001; COMMIT""")
+        check("applied: all comes", has_all(publisher, subscriber), subscriber.log()[-3000:])
+        equal("applied: AFTER triggers get the row before and after each change",
+              [what for (what,) in query(own, "SELECT what FROM log ORDER BY at")],
+              [f"({id},{v}) ({new},{w})" for id, v, new, w in ((1000, 0, 1000, 1), (1000, 1, 1000, 2), (1000, 2, 1000, 3), (1000, 3, 1001, 3), (1001, 3, 1001, 4))])
+        # The subscriber changes a row that the worker has found by all its columns, and waits for.
+        query(session, "INSERT INTO bag VALUES (1000, 'x'), (1001, 'x'), (1002, 'x')")
+        check("applied: the rows come", has_all(publisher, subscriber), subscriber.log()[-3000:])
+        for statement in ("UPDATE bag SET s = 'y' WHERE n = 1000", "DELETE FROM bag WHERE n = 1001"):
+            n = statement[-4:]
+            query(own, f"BEGIN; UPDATE bag SET n = n + 1000 WHERE n = {n}")
+            query(session, statement)
+            check(f"applied: the worker waits, {statement}", wait_until(lambda: is_blocked(subscriber), 30))
+            query(own, "COMMIT")
+        query(session, "UPDATE bag SET s = 'z' WHERE n = 1002")
+        check("applied: the worker goes on", has_all(publisher, subscriber), subscriber.log()[-3000:])
+        equal("applied: rows that the subscriber has changed are no more those that are meant",
+              query(own, "SELECT * FROM bag WHERE n >= 1000 ORDER BY n"), [(1002, "z"), (2000, "x"), (2001, "x")])
+    finally:
+        subscriber.remove()
+        publisher.remove()
+
+
 def first_copies(turns):
     """Subscriptions are made again and again under load."""
     publisher, subscriber = set_up("mixedcc", "mixedcc")
@@ -614,6 +658,7 @@ if __name__ == "__main__":
         "moments": moments,
         "exports": exports,
         "snapshots": lambda: snapshots(arguments.turns),
+        "applied": applied,
         "two_phases": two_phases,
         "two_phases_refused": two_phases_refused,
         "copies": lambda: first_copies(2 + arguments.turns // 10),
