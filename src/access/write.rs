@@ -555,8 +555,8 @@ unsafe fn put_in_place(
     cid: u32,
     sets: Option<Columns>,
 ) -> u32 {
-    // SAFETY: `rel` and `slot` are those of `update` or `update_in_place`, by their contract. `f` is
-    // a version of `form`, which the engine has from `t.update` on. It replaces `old`, an own
+    // SAFETY: `rel` and `slot` are those of `update` or `update_in_place`, by their contract. `f`
+    // is a version of `form`, which the engine has from `t.update` on. It replaces `old`, an own
     // write's version or the record's, reached under our pin (INV-RETIRE).
     unsafe {
         let version = f.version();
