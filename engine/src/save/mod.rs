@@ -1,6 +1,7 @@
 //! Tables as a stream of bytes, which survives a clean shutdown.
 //!
-//! A table is loaded as a whole or not at all. Saving and loading exclude all other users.
+//! A table is loaded as a whole or not at all. Saving and loading exclude all other users. One that
+//! cannot be right is left out, and those that follow it are read.
 //!
 //! **INV-SAVE**: A record keeps its number over a restart, and is free after loading only if it was
 //! free when it was saved. A record with a deleted row or an aborted insert is loaded as dead,
@@ -96,6 +97,8 @@ pub enum Skipped {
     WaitingPhases,
     /// The caller does not want it.
     NotWanted,
+    /// What it says of itself cannot be: this, although no byte of the file has changed.
+    Damaged(&'static str),
 }
 
 /// A table of the stream that was not loaded.
@@ -332,17 +335,21 @@ fn read_map<R: Read>(
     for word in &mut tuning {
         *word = r.get_u64()?;
     }
-    let mut rules = Vec::with_capacity(n as usize);
+    let (mut rules, mut is_known) = (Vec::with_capacity(n as usize), true);
     for _ in 0..n {
         let (protocols, policy) = (r.get_u32()?, r.get_u32()?);
         let (pinned, protocols) = (protocols & PINNED != 0, protocols & !PINNED);
         if protocols == 0 || protocols & !ProtocolSet::ALL.bits() != 0 {
-            return Err(LoadError::Damaged("a partition has no known protocol"));
+            is_known = false;
+            continue;
         }
         rules.push((ProtocolSet::from_bits(protocols), pinned, Policy::from_bits(policy)));
     }
     if !wanted {
         return Ok((n, Err(Skipped::NotWanted)));
+    }
+    if !is_known {
+        return Ok((n, Err(Skipped::Damaged("a partition has no known protocol"))));
     }
     if rules.iter().any(|&(set, _, policy)| e.shared.protocols.add(set, policy).is_err()) {
         return Ok((n, Err(Skipped::WaitingPhases)));
@@ -417,7 +424,9 @@ impl Building<'_> {
                 continue;
             };
             if !t.record(no as u64).is_some_and(has_row) {
-                return Err(LoadError::Damaged("an entry of a primary index has no row"));
+                self.give_up(Skipped::Damaged("an entry of a primary index has no row"));
+                r.skip(len)?;
+                continue;
             }
             key.resize(len, 0);
             r.get(&mut key)?;
@@ -470,7 +479,9 @@ impl Building<'_> {
             return Ok(Ok(()));
         };
         if part[t.map().field as usize] as u32 >= self.n {
-            return Err(LoadError::Damaged("a row is in a partition that does not exist"));
+            self.give_up(Skipped::Damaged("a row is in a partition that does not exist"));
+            r.skip(len as usize)?;
+            return Ok(Ok(()));
         }
         match t.load_row(self.e, self.slot, part, len) {
             Ok(payload) => {

@@ -477,6 +477,53 @@ fn damage_is_noticed() {
     assert_eq!(failures, 2 * steps.len() as u32 + 1);
 }
 
+/// What a table says of itself cannot be: it is left out, and no memory is lost. Those behind it
+/// come back.
+#[test]
+fn a_table_that_cannot_be_right_is_left_out() {
+    let mut w = World::new(16 * MB);
+    let all @ [bad, a, c] = [w.table(1, 3), w.table(2, 2), w.table(3, 2)];
+    bad.set_primary(Primary::create(&w.e(), 0, 0, Reuse::Vacuum, b"how").unwrap());
+    w.begin();
+    for n in 0..300u32 {
+        let r = w.insert(bad, &[1; 40]);
+        w.txn.enter(&w.p, r, &n.to_be_bytes(), crate::index::Unique::Unchecked).unwrap();
+    }
+    w.commit();
+    [a, c].into_iter().for_each(|t| w.fill(t, 400));
+    let whole = |bytes: &[u8]| {
+        let mut out = vec![0; bytes.len() - 8 * bytes.len().div_ceil(MB + 8)];
+        Reader::new(bytes).get(&mut out).unwrap();
+        out
+    };
+    let bytes = whole(&w.save(&all).0);
+    let map = 4 + 4 + IDENTITY.len() + 8 + 8 + 1 + 4 * 4;
+    let protocols = map + 3 * 4 + b"the key".len() + 8 * TUNING_WORDS;
+    // Of the last entry, behind which are its length, its key, the end of entries and that of the
+    // file.
+    let entry = whole(&w.save(&[bad]).0).len() - 4 - 4 - 4 - 4 - 1;
+    let row = bytes.windows(40).position(|bytes| bytes == [1; 40]).expect("a row") - 4 - 2;
+    for (at, broken, why) in [
+        (protocols, 1 << 7, "a partition has no known protocol"),
+        (entry, 9999, "an entry of a primary index has no row"),
+        (row, 3, "a row is in a partition that does not exist"),
+    ] {
+        let mut bytes = bytes.clone();
+        bytes[at..at + 2].copy_from_slice(&u16::to_le_bytes(broken));
+        let mut writer = Writer::new(Vec::new());
+        writer.put(&bytes).unwrap();
+        let n = World::new(16 * MB);
+        let (tables, end) = load(&n.e(), &writer.finish().unwrap());
+        end.unwrap();
+        assert_eq!(tables[0].err().map(|l| (l.key, l.why)), Some((bad.key, Skipped::Damaged(why))));
+        let others = [1, 2].map(|i| contents(tables[i].unwrap()));
+        assert_eq!(others, [contents(a), contents(c)]);
+        let m = World::new(16 * MB);
+        load(&m.e(), &w.save(&[a, c]).0).1.unwrap();
+        assert_eq!(used(&n.e()), used(&m.e()), "its memory is free again");
+    }
+}
+
 #[test]
 fn frames_cannot_change_places() {
     let mut w = Writer::new(Vec::new());

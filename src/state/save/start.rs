@@ -27,6 +27,8 @@ struct Found {
     stale: u32,
     /// Those that do not exist any more.
     gone: u32,
+    /// Those that cannot be right.
+    damaged: u32,
 }
 
 struct Start<'a> {
@@ -93,6 +95,7 @@ impl Start<'_> {
                 "of its tables {} have changed since and {} do not exist, it is not the file of the last shutdown",
                 found.stale, found.gone
             ),
+            Ok(_) if found.damaged > 0 => format!("{} of its tables are damaged", found.damaged),
             Ok(_) if found.waiting > 0 => return,
             Ok(_) => match finished {
                 Ok(f) => return self.finished.push(f),
@@ -130,6 +133,14 @@ impl Start<'_> {
         }
     }
 
+    /// A table stays in its file, which may be one that was written before there were stamps, or by
+    /// a server that was killed before it wrote them.
+    fn stamp_absent(&self, key: [u32; 4], saved: Identity) {
+        if let Err(x) = stamp::write(key, &Stamp { saved, loaded: None }) {
+            warning!("mixedcc could not write to the file {} of database {}: {x}", key[2], key[1]);
+        }
+    }
+
     fn table(&mut self, path: &str, table: Loaded, saved: Identity, found: &mut Found) {
         let left = match table {
             Ok(t) => match shmem::register(t) {
@@ -160,6 +171,15 @@ impl Start<'_> {
                     key[1]
                 );
             }
+            Skipped::Damaged(why) => {
+                found.damaged += 1;
+                self.stamp_absent(key, saved);
+                return warning!(
+                    "mixedcc could not load the table in file {} of database {} from \"{path}\", which is damaged: {why}",
+                    key[2],
+                    key[1]
+                );
+            }
             Skipped::OutOfMemory => (Absence::Memory, "mixedcc.memory is too small"),
             Skipped::WaitingPhases => {
                 (Absence::WaitingPhases, "its protocols cannot be in use together without a deadlock detector")
@@ -167,11 +187,7 @@ impl Start<'_> {
         };
         found.waiting += 1;
         shmem::register_absent(key, absence, left.need);
-        // A file that was written before there were stamps, or by a server that was killed before
-        // it wrote them.
-        if let Err(x) = stamp::write(key, &Stamp { saved, loaded: None }) {
-            warning!("mixedcc could not write to the file {} of database {}: {x}", key[2], key[1]);
-        }
+        self.stamp_absent(key, saved);
         warning!(
             "mixedcc could not load the table in file {} of database {} from \"{path}\", it cannot be used: {why}",
             key[2],
