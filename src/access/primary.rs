@@ -35,9 +35,10 @@ use crate::pg;
 use crate::pg::compat;
 use crate::pg::local::Local;
 use crate::state::errors::ok;
+use crate::state::making::Making;
 use crate::state::platform::PG;
 use crate::state::rel::{self, Kept, PrimaryKey, RelInfo};
-use crate::state::{shmem, xact};
+use crate::state::{shmem, stop, xact};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::index::{Filler, Primary, Reuse, Unique};
 use mixedcc_engine::record::{Successor, Version};
@@ -653,22 +654,6 @@ pub unsafe fn tombstone(
     tombstone
 }
 
-/// An index that is being built; freed if an error unwinds.
-struct Building {
-    e: Engine,
-    index: Option<&'static Primary>,
-}
-
-impl Drop for Building {
-    fn drop(&mut self) {
-        if let Some(index) = self.index {
-            // SAFETY: `index` was made by `build` and not handed over, so that no other process or
-            // transaction has it.
-            unsafe { index.destroy(&self.e, shmem::my_slot()) };
-        }
-    }
-}
-
 /// Brings the primary index in line with the table's indexes, after commands that may have changed
 /// it. They have locked the table against writers at least (a partition, when its parent gets a
 /// key); where a command has not, there is nothing to do. A command that has built the key's index
@@ -807,17 +792,15 @@ unsafe fn replace(rel: pg_sys::Relation, table: &'static Table, wanted: Option<&
     // SAFETY: `rel` is open: contract of `sync` and `build_key`.
     unsafe {
         pg_sys::LockRelationOid((*rel).rd_id, pg_sys::AccessExclusiveLock as i32);
-        let mut building = Building { e: shmem::engine(), index: None };
-        let mut built = Built::default();
+        let (mut index, mut built) = (None, Built::default());
         if let Some(w) = wanted {
-            let (index, of) = build(rel, table, w, &building.e);
-            (building.index, built) = (Some(index), of);
+            let (made, of) = build(rel, table, w, &shmem::engine());
+            (index, built) = (Some(made), of);
             if built.duplicate.is_some() {
                 return built;
             }
         }
-        xact::replace_primary(table, building.index);
-        building.index = None;
+        xact::replace_primary(table, index);
         pg_sys::CacheInvalidateRelcacheByRelid((*rel).rd_id);
         built
     }
@@ -825,17 +808,22 @@ unsafe fn replace(rel: pg_sys::Relation, table: &'static Table, wanted: Option<&
 
 /// Makes an index of all rows. The caller holds the table exclusively: no other session has open
 /// writes in it.
-unsafe fn build(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, e: &Engine) -> (&'static Primary, Built) {
+unsafe fn build(
+    rel: pg_sys::Relation,
+    table: &'static Table,
+    w: &Wanted,
+    e: &Engine,
+) -> (Making<&'static Primary>, Built) {
     let slot = shmem::my_slot();
-    let index = ok(Primary::create(e, slot, 0, Reuse::Vacuum, &w.spec).map_err(Into::into));
-    let mut building = Building { e: *e, index: Some(index) };
+    let index = Making::index(ok(Primary::create(e, slot, 0, Reuse::Vacuum, &w.spec).map_err(Into::into)));
     let t = xact::txn();
     xact::renew_pin();
     t.rest_no_more();
     let oldest = t.e.pin_oldest(t.slot);
-    let (mut key, mut built, mut filler) = (Vec::new(), Built::default(), Filler::new(index));
+    let (mut key, mut built, mut filler) = (Vec::new(), Built::default(), Filler::new(*index));
     for no in 0..table.len() {
         if no % 1024 == 0 {
+            stop::reach("primary-row");
             pgrx::check_for_interrupts!();
         }
         let Some(r) = RecordRef::find(table, no) else { continue };
@@ -864,6 +852,5 @@ unsafe fn build(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, e: &En
         // Until the commit, and until all snapshots of now are gone (state/xact/pending.rs).
         index.set_complete_from(Csn::MAX);
     }
-    building.index = None;
     (index, built)
 }

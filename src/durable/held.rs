@@ -13,6 +13,7 @@ use crate::keys::partkey::PartKey;
 use crate::pg::buffers;
 use crate::pg::faults::{self, Fault};
 use crate::pg::stored;
+use crate::state::making::Making;
 use crate::state::platform::PG;
 use crate::state::shmem;
 use crate::state::xact::recovered::Held;
@@ -114,7 +115,11 @@ impl HeldRows {
 
     /// All entries were seen, and the decided rows are in memory: makes the versions. Those of
     /// inserts are put into their records.
-    pub fn make(&mut self, files: &Files, of: (pg_sys::Relation, &PartKey, &'static Table)) -> Result<(), OutOfMemory> {
+    pub fn make(
+        &mut self,
+        files: &Files,
+        of: (pg_sys::Relation, &PartKey, &Making<&'static Table>),
+    ) -> Result<(), OutOfMemory> {
         let (rel, partkey, table) = of;
         let (e, slot) = (shmem::engine(), shmem::my_slot());
         for (record, row) in &mut self.0 {
@@ -131,6 +136,7 @@ impl HeldRows {
             let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), len) };
             let part = partition_of(rel, partkey, bytes);
             let version = table.load_pending(&e, slot, part, len as u32, 0)?;
+            table.note_version((*record).into(), version);
             // SAFETY: INV-VERSION: `len` bytes follow the header, which no other process sees.
             unsafe { Version::payload(version.as_ptr()).copy_from_nonoverlapping(bytes.as_ptr(), len) };
             let is_insert = !row.has_row_below();
@@ -148,7 +154,7 @@ impl HeldRows {
     /// # Safety
     /// An open relation of ours, and its table, which no other process can reach. The caller is
     /// pinned.
-    pub unsafe fn enter(&mut self, rel: pg_sys::Relation, table: &'static Table) -> Result<(), Error> {
+    pub unsafe fn enter(&mut self, rel: pg_sys::Relation, table: &Making<&'static Table>) -> Result<(), Error> {
         let (e, slot) = (shmem::engine(), shmem::my_slot());
         let codec = primary::codec_of(table);
         let key_of = |version: *const Version| {
@@ -186,7 +192,9 @@ impl HeldRows {
                 None if inserts.contains_key(&row.xid) => u64::MAX,
                 None => 0,
             };
-            row.version = Some((tombstone(&e, table, to, key.as_deref())?, false));
+            let version = tombstone(&e, table, to, key.as_deref())?;
+            table.note_version((*record).into(), version);
+            row.version = Some((version, false));
         }
         Ok(())
     }
@@ -226,18 +234,6 @@ impl HeldRows {
             by_xid.entry(row.xid).or_insert_with(new).writes.push(Recovered { no: (*record).into(), version });
         }
         by_xid.into_values().collect()
-    }
-
-    /// The table goes: frees the versions that it does not have.
-    pub fn free(&mut self, table: &'static Table) {
-        let (e, slot) = (shmem::engine(), shmem::my_slot());
-        for (record, row) in &mut self.0 {
-            let Some((version, _)) = row.version.take() else { continue };
-            if table.record((*record).into()).is_none_or(|r| r.head() != version.as_ptr()) {
-                // SAFETY: INV-VERSION: a version of this load, which no record has.
-                unsafe { e.region.free(slot as usize, version.cast()) };
-            }
-        }
     }
 }
 

@@ -32,7 +32,7 @@
 use super::absorb::each_page_of;
 use super::files::Files;
 use super::journal;
-use super::load::{free_bytes, partition_of, see_to_exit, LOADING};
+use super::load::{free_bytes, partition_of};
 use crate::access::primary;
 use crate::keys::codec::Codec;
 use crate::keys::partkey::PartKey;
@@ -43,8 +43,9 @@ use crate::pg::faults::{self, Fault};
 use crate::pg::stored;
 use crate::state::above::TooLarge;
 use crate::state::errors::ok;
+use crate::state::making::{self, Making};
 use crate::state::platform::PG;
-use crate::state::{loads, rel, shmem, standby, stop};
+use crate::state::{loads, rel, shmem, standby, stop, xact};
 use mixedcc_engine::csn::{Csn, SlotId, Stamp};
 use mixedcc_engine::durable::merge::{Fork, Outcome};
 use mixedcc_engine::durable::progress::Phase;
@@ -65,7 +66,8 @@ use std::collections::HashMap;
 /// # Safety
 /// As for [`super::load::load`], in recovery.
 pub unsafe fn load(rel: pg_sys::Relation) -> Result<&'static Table, TooLarge> {
-    see_to_exit();
+    xact::txn();
+    making::see_to_exit();
     sweep();
     // So there is an era.
     standby::shown();
@@ -77,19 +79,13 @@ pub unsafe fn load(rel: pg_sys::Relation) -> Result<&'static Table, TooLarge> {
     // SAFETY: `rel` is open (contract of this function).
     let (key, source) = unsafe { (compat::storage_key(&compat::storage_of(rel)), Source::new(rel, true)) };
     let Ok(mut source) = source else { return Err(too_large(free, key)) };
-    let table = source.table;
     let done = source.all().and_then(|found| source.settle(found, true)).and_then(|low| source.begin(low, era));
     match done {
-        Ok(()) if shmem::register(table) == Some(true) => {
-            LOADING.set(None);
-            Ok(table)
+        Ok(()) if shmem::register(source.table) == Some(true) => {
+            source.making.map(Making::done);
+            Ok(source.table)
         }
-        _ => {
-            LOADING.set(None);
-            // SAFETY: `table` is not registered: no other process can reach it (INV-TABLE).
-            unsafe { table.destroy(&e, shmem::my_slot()) };
-            Err(too_large(free, key))
-        }
+        _ => Err(too_large(free, key)),
     }
 }
 
@@ -98,10 +94,6 @@ struct Ends;
 impl Drop for Ends {
     fn drop(&mut self) {
         loads::mine().end();
-        if let Some(table) = LOADING.replace(None) {
-            // SAFETY: `table` is not registered: no other process can reach it (INV-TABLE).
-            unsafe { table.destroy(&shmem::engine(), shmem::my_slot()) };
-        }
     }
 }
 
@@ -218,6 +210,8 @@ struct Source {
     e: Engine,
     slot: SlotId,
     table: &'static Table,
+    /// The table, if it is being loaded.
+    making: Option<Making<&'static Table>>,
     /// No other process can reach the table.
     alone: bool,
     partkey: PartKey,
@@ -256,13 +250,12 @@ impl Source {
         // SAFETY: `rel` is open (contract of this function).
         unsafe {
             let files = Files::of(rel);
-            let table = match shmem::find(files.key).filter(|_| !loads) {
-                Some(table) => table,
+            let (table, making) = match shmem::find(files.key).filter(|_| !loads) {
+                Some(table) => (table, None),
                 None => {
-                    let table = rel::make_anew(rel, files.key)?;
-                    LOADING.set(Some(table));
-                    table.make_durable(&e, slot, false)?;
-                    table
+                    let making = Making::table(rel::make_anew(rel, files.key)?);
+                    making.make_durable(&e, slot, false)?;
+                    (*making, Some(making))
                 }
             };
             let partkey = PartKey::parse(rel, table.map());
@@ -279,6 +272,7 @@ impl Source {
                 e,
                 slot,
                 table,
+                making,
                 alone: loads,
                 partkey,
                 codec,

@@ -18,10 +18,10 @@ use crate::keys::partkey::PartKey;
 use crate::pg::buffers::{self, Ring};
 use crate::pg::compat;
 use crate::pg::faults::{self, Fault};
-use crate::pg::local::Local;
 use crate::pg::{stored, wal};
 use crate::state::above::TooLarge;
 use crate::state::errors::ok;
+use crate::state::making::{self, Making};
 use crate::state::shmem::{self, Absence};
 use crate::state::xact::recovered::{self, Came};
 use crate::state::{loads, rel, stop, xact};
@@ -101,38 +101,14 @@ pub(super) fn free_bytes() -> u64 {
     shmem::engine().region.usage().free_page_bytes as u64
 }
 
-/// The table that this process is loading. A process that is terminated meanwhile ends without
-/// unwinding: it frees the table when it exits.
-pub(super) static LOADING: Local<Option<&'static Table>> = Local::new(None);
-/// Does this process see to that?
-static SEES_TO_IT: Local<bool> = Local::new(false);
-
-#[pg_guard]
-unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
-    loads::mine().end();
-    if let Some(table) = LOADING.replace(None).filter(|_| !faults::on(Fault::LoadLeft)) {
-        // SAFETY: `table` is not registered: no other process can reach it (INV-TABLE).
-        unsafe { table.destroy(&shmem::engine(), shmem::my_slot()) };
-    }
-}
-
-/// From now on `at_exit` runs before the process gives its memory back.
-pub(super) fn see_to_exit() {
-    xact::txn();
-    if !SEES_TO_IT.replace(true) {
-        // SAFETY: the callback is a function of this library, which is never unloaded.
-        unsafe { pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0)) };
-    }
-}
-
-/// A load under way. Dropped before its end, it frees the table.
+/// A load under way.
 struct Load {
     rel: pg_sys::Relation,
     files: Files,
     e: Engine,
     slot: SlotId,
     absorbed: Absorbed,
-    table: Option<&'static Table>,
+    table: Option<Making<&'static Table>>,
     held: HeldRows,
     /// The bytes of their rows in the files, at most.
     pending_bytes: u64,
@@ -141,18 +117,13 @@ struct Load {
 impl Drop for Load {
     fn drop(&mut self) {
         loads::mine().end();
-        LOADING.set(None);
-        if let Some(table) = self.table.take() {
-            self.held.free(table);
-            // SAFETY: `table` is not registered: no other process can reach it (INV-TABLE).
-            unsafe { table.destroy(&self.e, self.slot) };
-        }
     }
 }
 
 impl Load {
     fn begin(rel: pg_sys::Relation, files: Files) -> Load {
-        see_to_exit();
+        xact::txn();
+        making::see_to_exit();
         let absorbed = absorb(&files);
         let held = HeldRows::default();
         Load { rel, files, e: shmem::engine(), slot: shmem::my_slot(), absorbed, table: None, held, pending_bytes: 0 }
@@ -168,14 +139,13 @@ impl Load {
         self.e.pin(self.slot);
         loads::mine().enter(Phase::Rows, self.blocks());
         let filled = self.fill(&merged, indexed);
-        let came = filled.ok().and(self.table).map_or(Came::NoMemory, |table| self.register(table));
-        let table = match (came, self.table) {
-            (Came::In, Some(table)) => table,
+        let made = filled.ok().and(self.table.as_ref());
+        let came = made.map_or(Came::NoMemory, |table| self.register(**table));
+        let table = match (came, self.table.take()) {
+            (Came::In, Some(table)) => table.done(),
             (Came::Again, _) => return Err(Failed::Again),
             _ => return Err(Failed::TooLarge(TooLarge { need: self.need(&merged) })),
         };
-        self.table = None;
-        LOADING.set(None);
         if self.absorbed.replayed {
             // So autovacuum comes for the entries that indexes may have of dead numbers.
             // SAFETY: the relation is open: contract of `load`.
@@ -327,13 +297,12 @@ impl Load {
     /// Makes the table, and the second pass.
     fn fill(&mut self, merged: &Merged, indexed: bool) -> Result<(), OutOfMemory> {
         // SAFETY: the relation is open: contract of `load`.
-        let table = unsafe { rel::make_anew(self.rel, self.files.key) }?;
+        let table = Making::table(unsafe { rel::make_anew(self.rel, self.files.key) }?);
+        let table = **self.table.insert(table);
         self.absorbed.meta.rules.apply(&self.e, table.map());
         if !self.held.is_empty() {
             table.map().lock_rows(&self.e, compat::now());
         }
-        self.table = Some(table);
-        LOADING.set(Some(table));
         let len = self.len(merged);
         table.begin_load(&self.e, self.slot, len)?;
         let durable = table.make_durable(&self.e, self.slot, false)?;
@@ -356,7 +325,8 @@ impl Load {
         let Second { partkey, counts, held, .. } = second;
         self.held = held;
         done?;
-        self.held.make(&self.files, (self.rel, &partkey, table))?;
+        let made = self.table.as_ref().expect("it was made above");
+        self.held.make(&self.files, (self.rel, &partkey, made))?;
         let counts = Counts { blocks: buffers::blocks(self.files.key, Fork::Main).into(), ..counts };
         durable.set_counts(counts);
         durable.raise_horizon(self.absorbed.meta.horizon);
@@ -364,8 +334,9 @@ impl Load {
         durable.take_flag(); // The files have it.
         table.end_load(indexed);
         self.fill_primary(table)?;
+        let made = self.table.as_ref().expect("it was made above");
         // SAFETY: the relation is open: contract of `load`. No other process has the table.
-        match unsafe { self.held.enter(self.rel, table) } {
+        match unsafe { self.held.enter(self.rel, made) } {
             Err(Error::OutOfMemory) => return Err(OutOfMemory),
             x => ok(x),
         }
@@ -375,6 +346,7 @@ impl Load {
 
     fn fill_primary(&self, table: &'static Table) -> Result<(), OutOfMemory> {
         loads::mine().enter(Phase::Primary, 0);
+        stop::reach("load-primary");
         // SAFETY: the relation is open: contract of `load`. No other process has the table.
         match unsafe { primary::fill(self.rel, table, |no| self.held.is_insert(no)) } {
             Ok(None) => Ok(()),

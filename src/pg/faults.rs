@@ -68,8 +68,10 @@ pub enum Fault {
     LazyForgotten,
     /// A logged commit that waits for another authority keeps its pin.
     PinKept,
-    /// A process that is terminated while it loads a table leaves it in memory.
-    LoadLeft,
+    /// A process that is terminated leaves in memory what it was making there.
+    MadeLeft,
+    /// An abort forgets what a second change of a table's partitions has overwritten.
+    PartsForgotten,
     /// Nothing keeps two processes from loading one table.
     LoadedTwice,
     /// A table that does not fit is taken for an empty one.
@@ -159,7 +161,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 70] = [
+    const OURS: [(&str, Fault); 71] = [
         ("tid_looked_once", Fault::TidLookedOnce),
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
@@ -190,7 +192,8 @@ mod switch {
         ("pace_forgotten", Fault::PaceForgotten),
         ("lazy_forgotten", Fault::LazyForgotten),
         ("pin_kept", Fault::PinKept),
-        ("load_left", Fault::LoadLeft),
+        ("made_left", Fault::MadeLeft),
+        ("parts_forgotten", Fault::PartsForgotten),
         ("loaded_twice", Fault::LoadedTwice),
         ("large_is_empty", Fault::LargeIsEmpty),
         ("mixed_missed", Fault::MixedMissed),

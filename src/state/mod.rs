@@ -5,6 +5,7 @@ pub mod counters;
 pub mod durable;
 pub mod errors;
 pub mod loads;
+pub mod making;
 pub mod platform;
 pub mod rel;
 pub mod rounds;

@@ -5,6 +5,7 @@ use crate::pg::local::Local;
 use crate::pg::{compat, guc, text};
 use crate::state::above::above;
 use crate::state::errors::ok;
+use crate::state::making::Making;
 use crate::state::{shmem, standby, xact};
 use mixedcc_engine::index::{Primary, Reuse};
 use mixedcc_engine::memory::OutOfMemory;
@@ -439,7 +440,7 @@ pub fn default_map() -> NonNull<PartitionMap> {
 /// table's map and primary index. `permanent`: the table's rows shall survive a crash.
 pub fn create_table(key: [u32; 4], like: Option<&Table>, permanent: bool) -> &'static Table {
     let spec = like.and_then(|t| t.primary()).map(|p| p.spec());
-    let t = create_table_with(key, like.map_or_else(default_map, |t| copy_map(t.map())), spec, permanent);
+    let t = create_table_with(key, like.map_or_else(default_map, |t| copy_map(t.map()).done()), spec, permanent);
     if let Some(name) = like.and_then(|t| t.name.get()) {
         t.name.set(&name);
     }
@@ -483,7 +484,7 @@ fn create_table_with(
 pub unsafe fn make_like(rel: pg_sys::Relation, key: [u32; 4], old: &Table) -> Result<&'static Table, OutOfMemory> {
     // SAFETY: `rel` is an open relation of ours (contract of this function).
     let spec = unsafe { (above().primary_spec)(rel) };
-    let t = make(key, copy_map(old.map()), spec.as_deref(), old.durable().is_some())?;
+    let t = make(key, copy_map(old.map()).done(), spec.as_deref(), old.durable().is_some())?;
     if let Some(name) = old.name.get() {
         t.name.set(&name);
     }
@@ -524,7 +525,7 @@ fn complete(t: &'static Table, spec: Option<&[u8]>, permanent: bool) -> Result<(
 }
 
 /// A copy of a map without its partitions' counters. Switches under way are over in it.
-pub fn copy_map(m: &PartitionMap) -> NonNull<PartitionMap> {
+pub fn copy_map(m: &PartitionMap) -> Making<NonNull<PartitionMap>> {
     let e = shmem::engine();
     let first = &m.partitions()[0];
     let mut new = ok(Table::new_map(&e, shmem::my_slot(), m.n, m.field, m.spec(), first.protocols(), first.policy()));
@@ -534,6 +535,7 @@ pub fn copy_map(m: &PartitionMap) -> NonNull<PartitionMap> {
         new.as_mut().set_tuning(&m.tuning());
         new.as_mut().set_declared(m.declared());
     }
+    let new = Making::map(new);
     // SAFETY: `new` was made above (INV-MAP), and the exclusive reference is over.
     let parts = unsafe { new.as_ref() }.partitions();
     for (n, o) in parts.iter().zip(m.partitions()) {

@@ -37,9 +37,9 @@ mod tags;
 pub use import::{import_snapshot, is_unknown as is_snapshot_unknown};
 pub use kept::is_kept;
 pub use order::{comes_first, init, let_go, note_end_of_statement};
-pub use parts::Parts;
+use parts::Parts;
 use pending::Pending;
-pub use pending::{before_change, created, dropped, is_remapped, made, orphaned, remapped, replace_primary, take_out};
+pub use pending::{before_change, begin_map, created, dropped, made, orphaned, replace_primary, take_out};
 use rests::Awake;
 use rows::Locked;
 pub use rows::{hand_out, handed_out, is_locked, last_locked, note_locked, HandedOut};
@@ -164,6 +164,11 @@ static TOP_READ_ONLY: Local<bool> = Local::new(false);
 
 fn top_is_read_only() -> bool {
     TOP_READ_ONLY.get()
+}
+
+/// From now on the process has a transaction, or room for one, which it gives up when it exits.
+pub fn be_there() {
+    backend();
 }
 
 fn has_backend() -> bool {

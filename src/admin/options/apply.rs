@@ -6,8 +6,9 @@ use crate::keys::partkey::PartKey;
 use crate::pg::compat;
 use crate::pg::errors::complain;
 use crate::state::errors::ok;
-use crate::state::xact::{self, Parts};
-use crate::state::{rel, shmem};
+use crate::state::making::Making;
+use crate::state::xact;
+use crate::state::{rel, shmem, stop};
 use mixedcc_engine::partition::{Partition, PartitionMap, Tuning};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::{Version, REC_USED};
@@ -294,13 +295,13 @@ pub fn can_hash(typid: Oid) -> bool {
     }
 }
 
-fn new_map(w: &Wanted, field: u32) -> NonNull<PartitionMap> {
+fn new_map(w: &Wanted, field: u32) -> Making<NonNull<PartitionMap>> {
     let (e, slot, set) = (shmem::engine(), shmem::my_slot(), ProtocolSet::of(w.protocol));
     let mut map = ok(Table::new_map(&e, slot, w.n, field, &w.spec, set, w.policy));
     // SAFETY: INV-MAP: the map was made above. It is in no table yet, so there is no other
     // reference to it.
     unsafe { map.as_mut() }.set_tuning(&w.tuning);
-    map
+    Making::map(map)
 }
 
 fn differs(map: &PartitionMap, w: &Wanted) -> bool {
@@ -356,15 +357,15 @@ unsafe fn bring_in_line(rel: pg_sys::Relation, apply: Apply) {
             return crate::access::primary::sync(rel);
         }
         pg_sys::LockRelationOid(relid, pg_sys::AccessExclusiveLock as i32);
+        xact::before_change();
         let table = rel::info(rel).table;
-        xact::before_change(table);
         if differs(table.map(), &w) {
             repartition(rel, table, &w, apply);
         } else {
             let new = rel::copy_map(table.map());
-            set_all(new, &w, apply);
-            keep_counters(table.map(), new);
-            exchange(table, new, None);
+            set_all(*new, &w, apply);
+            keep_counters(table.map(), *new);
+            exchange(table, new, |_| {});
         }
         pg_sys::CacheInvalidateRelcacheByRelid(relid);
         crate::access::primary::sync(rel);
@@ -400,28 +401,14 @@ fn keep_counters(old: &PartitionMap, new: NonNull<PartitionMap>) {
     }
 }
 
-/// Puts a map in use; an abort goes back to the old one. `parts`: what the records' partitions in
-/// it have overwritten.
-fn exchange(table: &'static Table, new: NonNull<PartitionMap>, parts: Option<Parts>) {
-    let old = table.replace_map(new);
+/// Puts a map in use behind `fill`; an abort from then on goes back to the old one.
+fn exchange(table: &'static Table, new: Making<NonNull<PartitionMap>>, fill: impl FnOnce(&PartitionMap)) {
+    let map = *new;
+    xact::begin_map(table, new);
+    // SAFETY: INV-MAP: the transaction has the map, to its end.
+    fill(unsafe { map.as_ref() });
+    table.replace_map(map);
     rel::keep_rules(table);
-    xact::remapped(table, old, new, parts);
-}
-
-/// Frees a map that was not put in use, and puts back what was overwritten for it, also when an
-/// error unwinds.
-struct Unused(Option<NonNull<PartitionMap>>, Option<Parts>);
-
-impl Drop for Unused {
-    fn drop(&mut self) {
-        if let Some(parts) = &self.1 {
-            parts.restore();
-        }
-        if let Some(m) = self.0 {
-            // SAFETY: INV-MAP: the map is in no table: `exchange` was not called.
-            unsafe { shmem::engine().region.free(shmem::my_slot() as usize, m.cast()) };
-        }
-    }
 }
 
 /// Computes every record's partition in a new map.
@@ -431,17 +418,15 @@ impl Drop for Unused {
 unsafe fn repartition(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, apply: Apply) {
     let old = table.map();
     let new = new_map(w, 1 - old.field);
-    let mut unused = Unused(Some(new), None);
     let first = &old.partitions()[0];
-    // SAFETY: INV-MAP: the map was made above, and lives until `unused` or `exchange` has it.
-    let map = unsafe { new.as_ref() };
     // What all partitions have in common stays.
     let wanted = |p: &Partition| (p.switch.view().wanted, p.switch.view().pinned);
     let (protocol, pinned) = wanted(first);
     let same_protocol = old.partitions().iter().all(|p| wanted(p) == (protocol, pinned));
     let same_policy = old.partitions().iter().all(|p| p.policy() == first.policy());
     let e = shmem::engine();
-    for p in map.partitions() {
+    // SAFETY: INV-MAP: the map was made above, and lives as long as `new`.
+    for p in unsafe { new.as_ref() }.partitions() {
         if same_protocol && !apply.protocol {
             ok(p.put(&e, protocol, Some(pinned)));
         }
@@ -449,13 +434,22 @@ unsafe fn repartition(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, 
             ok(p.set_policy(&e, first.policy()));
         }
     }
+    // SAFETY: `rel` is open, and held exclusively (contract of this function).
+    exchange(table, new, |map| unsafe { fill(rel, table, map) });
+}
+
+/// Computes every record's partition in a map that is about to be in use.
+///
+/// # Safety
+/// As for [`repartition`].
+unsafe fn fill(rel: pg_sys::Relation, table: &'static Table, map: &PartitionMap) {
     // SAFETY: `rel` is open (contract of this function).
     let (key, natts) = unsafe { (PartKey::parse(rel, map), (*(*rel).rd_att).natts as usize) };
     let mut values = vec![Datum::from(0usize); natts];
     let mut nulls = vec![true; natts];
-    unused.1 = xact::is_remapped(table).then(|| Parts::of(table, map.field)); // INV-TWO-MAPS
     for no in 0..table.len() {
         if no % 1024 == 0 {
+            stop::reach("repartition-row");
             pgrx::check_for_interrupts!();
         }
         let Some(r) = RecordRef::find(table, no) else {
@@ -464,8 +458,8 @@ unsafe fn repartition(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, 
         let mut part = 0;
         if let Some(v) = row_of(r) {
             // SAFETY: the table is held exclusively (contract of this function), so no other
-            // process changes or frees the version. The arrays have all columns. An ERROR unwinds,
-            // and `unused` goes back to the old map.
+            // process changes or frees the version. The arrays have all columns. An ERROR aborts
+            // the change.
             unsafe {
                 tuple::deform(rel, v, values.as_mut_ptr(), nulls.as_mut_ptr());
                 part = key.partition(values.as_ptr(), nulls.as_ptr());
@@ -474,8 +468,6 @@ unsafe fn repartition(rel: pg_sys::Relation, table: &'static Table, w: &Wanted, 
         r.rec.part[map.field as usize].store(part, Ordering::Relaxed);
         count(r, map, part);
     }
-    unused.0 = None;
-    exchange(table, new, unused.1.take());
 }
 
 /// The row of a record: our newest, or the newest committed one. `None`: there is none.
@@ -517,5 +509,5 @@ fn count(r: RecordRef, map: &PartitionMap, part: u16) {
 /// An open relation.
 pub unsafe fn initial_map(rel: pg_sys::Relation) -> NonNull<PartitionMap> {
     // SAFETY: `rel` is open (contract of this function).
-    new_map(&unsafe { wanted(rel, &Options::of((*rel).rd_id)) }, 0)
+    new_map(&unsafe { wanted(rel, &Options::of((*rel).rd_id)) }, 0).done()
 }

@@ -9,7 +9,8 @@ use crate::access::{primary, visible};
 use crate::pg::compat::{self, Storage};
 use crate::pg::stored;
 use crate::state::errors::{ok, raise};
-use crate::state::{rel, shmem, xact};
+use crate::state::making::Making;
+use crate::state::{rel, shmem, stop, xact};
 use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::txn::RecordRef;
@@ -37,21 +38,12 @@ pub unsafe fn copy_data(rel: pg_sys::Relation, storage: &Storage) {
     }
 }
 
-/// A move under way. Dropped before its end, it frees the new table.
+/// A move under way.
 struct Move {
     e: Engine,
     slot: SlotId,
     old: &'static Table,
-    new: Option<&'static Table>,
-}
-
-impl Drop for Move {
-    fn drop(&mut self) {
-        if let Some(table) = self.new.take() {
-            // SAFETY: `table` is not registered: no other process can reach it (INV-TABLE).
-            unsafe { table.destroy(&self.e, self.slot) };
-        }
-    }
+    new: Making<&'static Table>,
 }
 
 impl Move {
@@ -61,15 +53,15 @@ impl Move {
         let (e, slot) = (shmem::engine(), shmem::my_slot());
         // SAFETY: the contract of this function.
         match unsafe { rel::make_like(rel, key, old) } {
-            Ok(new) => Move { e, slot, old, new: Some(new) },
+            Ok(new) => Move { e, slot, old, new: Making::table(new) },
             Err(x) => raise(x.into()),
         }
     }
 
     /// # Safety
     /// The relation of the move, locked exclusively.
-    unsafe fn run(mut self, rel: pg_sys::Relation) {
-        let Some(new) = self.new else { return };
+    unsafe fn run(self, rel: pg_sys::Relation) {
+        let new = *self.new;
         // The transaction's pin keeps the versions that are copied.
         let t = xact::txn();
         if let Err(x) = new.begin_load(&self.e, self.slot, self.old.len()) {
@@ -78,6 +70,7 @@ impl Move {
         let mut row = Vec::new();
         for n in 0..self.old.len() {
             if n % 1024 == 0 {
+                stop::reach("move-row");
                 pgrx::check_for_interrupts!();
             }
             let Some(r) = RecordRef::find(self.old, n) else { continue };
@@ -94,7 +87,9 @@ impl Move {
             Err(x) => raise(x),
         }
         match shmem::register(new) {
-            Some(true) => self.new = None,
+            Some(true) => {
+                self.new.done();
+            }
             Some(false) => error!("mixedcc: the storage of a new table is known already"),
             None => raise(Error::OutOfMemory),
         }

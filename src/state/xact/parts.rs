@@ -1,8 +1,9 @@
 //! Partitions of records by a map that is not in use, kept while an abort can put it in use again.
 //!
 //! **INV-TWO-MAPS**: A record has room for the partitions of two maps. A third one of the same
-//! transaction would overwrite those of the first, which an abort puts in use again. So they are
-//! kept here, and put back with their map.
+//! transaction overwrites those of the first, which an abort puts in use again. So the transaction
+//! has them before the first one is overwritten, and puts them back with their map. A process that
+//! is terminated in the middle does so, too, though no destructor runs in it.
 
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::Table;

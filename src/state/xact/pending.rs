@@ -2,7 +2,9 @@
 
 use super::{backend, depth, kept, prepared, txn, Parts};
 use crate::pg::compat;
+use crate::pg::faults::{self, Fault};
 use crate::state::errors::ok;
+use crate::state::making::Making;
 use crate::state::platform::PG;
 use crate::state::{shmem, stop, worker};
 use mixedcc_engine::csn::{Csn, SlotId};
@@ -26,11 +28,12 @@ pub(super) enum Pending {
         table: &'static Table,
         old: Option<&'static Primary>,
     },
+    /// The table has got another map, or is about to.
     Map {
         table: &'static Table,
         old: NonNull<PartitionMap>,
         new: NonNull<PartitionMap>,
-        /// What the new map's partitions have overwritten.
+        /// What the new map's partitions overwrite.
         parts: Option<Parts>,
     },
 }
@@ -51,36 +54,42 @@ pub fn orphaned(t: &'static Table) {
 }
 
 /// Has the transaction given the table another map?
-pub fn is_remapped(table: &'static Table) -> bool {
+fn is_remapped(table: &'static Table) -> bool {
     backend().pending.iter().any(|p| matches!(p.1, Pending::Map { table: t, .. } if std::ptr::eq(t, table)))
 }
 
-/// A table got another map; it goes back to the old one if the transaction aborts, and to what the
-/// records' partitions were before.
-pub fn remapped(table: &'static Table, old: NonNull<PartitionMap>, new: NonNull<PartitionMap>, parts: Option<Parts>) {
+/// The transaction is about to give the table, which it has locked exclusively, another map: what
+/// it has read and written so far is validated now. If it aborts from now on, in whatever way, the
+/// table has the old map, and the records' partitions are what they were (INV-TWO-MAPS). The caller
+/// has called [`before_change`], and puts the map in use.
+pub fn begin_map(table: &'static Table, new: Making<NonNull<PartitionMap>>) {
+    ok(txn().settle_table(&PG, table));
+    let old = table.map();
+    // SAFETY: INV-MAP: `new` is in no table yet, and nothing changes it meanwhile.
+    let field = unsafe { new.as_ref() }.field;
+    let overwrites = field != old.field && is_remapped(table) && !faults::on(Fault::PartsForgotten);
+    let parts = overwrites.then(|| Parts::of(table, field));
+    let (old, new) = (NonNull::from(old), new.done());
     backend().pending.push((depth(), Pending::Map { table, old, new, parts }));
 }
 
 /// The transaction, which has locked the table exclusively, gives it another primary index, or
 /// none.
-pub fn replace_primary(table: &'static Table, new: Option<&'static Primary>) {
+pub fn replace_primary(table: &'static Table, new: Option<Making<&'static Primary>>) {
     prepared::finish_decided();
     let b = backend();
     let changes = b.pending.len() as u64;
     ok(txn().make_room(2 * changes + 2).map_err(Into::into));
     b.pending.reserve(1);
-    let old = table.replace_primary(new);
+    let old = table.replace_primary(new.map(Making::done));
     b.pending.push((depth(), Pending::Primary { table, old }));
 }
 
-/// The transaction has locked the table exclusively and is about to change its partitions or
-/// their protocols: what it has read and written so far is validated now.
-pub fn before_change(table: &'static Table) {
+/// The transaction has locked a table exclusively and is about to make another map for it.
+pub fn before_change() {
     prepared::finish_decided();
-    let t = txn();
-    ok(t.settle_table(&PG, table));
     let maps = backend().pending.len() as u64;
-    ok(t.make_room(2 * maps + 2).map_err(Into::into));
+    ok(txn().make_room(2 * maps + 2).map_err(Into::into));
 }
 
 /// The permanent tables whose storages the transaction has made, and has not dropped again: their
@@ -146,7 +155,7 @@ fn free_map(m: NonNull<PartitionMap>) {
 /// A map that no table has is freed. The slot is that of the transaction.
 pub(super) fn free_map_of((e, slot): (&Engine, SlotId), m: NonNull<PartitionMap>) {
     // Views look at maps without a lock of the table, but pinned. `before_change` has made room.
-    RetireQueue::push(e, slot, m.cast(), e.now());
+    RetireQueue::push_large(e, slot, m.cast(), e.now());
 }
 
 /// A change of a table's primary index stays, or is undone. The slot is that of the transaction.

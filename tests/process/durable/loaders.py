@@ -229,7 +229,7 @@ def test_loaders():
         cluster.remove()
 
 
-FAULTS = {"load_left": (terminated, "loaders: pg_terminate_backend of a session in a load gives its memory back"),
+FAULTS = {"made_left": (terminated, "loaders: pg_terminate_backend of a session in a load gives its memory back"),
           "loaded_twice": (met, "loaders: all that meet have the rows"),
           "large_is_empty": (too_large, "loaders: its use is an error")}
 
