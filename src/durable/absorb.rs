@@ -8,6 +8,7 @@
 use super::files::Files;
 use super::images::{Batch, Full};
 use super::journal;
+use crate::pg::local::Local;
 use crate::pg::{buffers, wal};
 use crate::state::{shmem, stop};
 use mixedcc_engine::csn::Csn;
@@ -82,15 +83,31 @@ pub fn each_page_of(files: &Files, blocks: std::ops::Range<u32>, horizon: Lsn, m
     }
 }
 
+/// A journal: its storage, its horizon, and the largest end of a record in it.
+type Journal = ([u32; 4], Lsn, Lsn);
+
+/// Of the process: a journal whose absorption an ERROR has ended, as on a full disk, and the block
+/// in which its images begin.
+static TRIED: Local<Option<(Journal, u32)>> = Local::new(None);
+
 /// Copies the newest entries of the journal into images. `end`: the largest end of a record in it.
-/// No cancel ends it: each further try would write the same images again.
+/// No cancel ends it: a further try by another process would write the same images again, behind
+/// those. One by this process writes them into the same blocks: no other process has absorbed the
+/// journal meanwhile, so none of them counts.
 fn copy(files: &Files, meta: Meta, merged: &Merged, blocks: u32, end: Lsn) -> Meta {
     let key = files.key;
     if buffers::blocks(key, Fork::Main) == 0 {
         buffers::extend(key, Fork::Main); // the meta page's
     }
     let mut batch = Batch::new(key, ImageKind::Absorb);
-    let mut fresh = || buffers::extend(key, Fork::Main);
+    let (journal, there) = ((key, meta.horizon, end), buffers::blocks(key, Fork::Main));
+    let mut next = TRIED.get().filter(|(tried, _)| *tried == journal).map_or(there, |(_, first)| first);
+    TRIED.set(Some((journal, next)));
+    let mut fresh = || {
+        let block = if next < there { next } else { buffers::extend(key, Fork::Main) };
+        next = block + 1;
+        block
+    };
     let mut row = Vec::new();
     let open: HashSet<(u32, u16)> = merged.open.iter().map(|open| (open.place.block, open.place.offset)).collect();
     each_page(files, blocks, meta.horizon, |page| {
@@ -124,6 +141,7 @@ fn copy(files: &Files, meta: Meta, merged: &Merged, blocks: u32, end: Lsn) -> Me
         error!("mixedcc: a batch without pages is full");
     }
     wal::flush(batch.write());
+    TRIED.set(None);
     meta
 }
 

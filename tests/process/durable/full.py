@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Files that cannot grow, as on a full disk: a segment of WAL, at a commit; the journal, in
-recovery; images, while a session waits for them. The server ends, but in the last case. When there
-is room again, all answered commits are there. `checkpoints` has more of the companion's files."""
+recovery; images, while a session waits for them, or makes them of a journal. The server ends, but
+in the last two cases. When there is room again, all answered commits are there. `checkpoints` has
+more of the companion's files."""
 
 import os
 import subprocess
@@ -133,6 +134,41 @@ def test_journal():
     connection.close()
 
 
+def test_absorption():
+    """The images of a journal cannot grow, at the first use of its table. The session's next try
+    needs no more room than one that succeeds at once."""
+    connection = connect()
+    query(connection, "CREATE TABLE a (id int PRIMARY KEY, v text) USING mixedcc")
+    common.keep_long(connection, "a", "v")
+    query(connection, "CHECKPOINT")
+    query(connection, "INSERT INTO a SELECT i, repeat('a', 1500) FROM generate_series(1, 30000) i")  # 48 MB of pages
+    path = os.path.join(crash.SERVER["data"], value(connection, "SELECT pg_relation_filepath('a')"))
+    connection.close()
+    crash.kill_group()
+    crash.start()
+    connection, size = connect(), 0
+    for limit in (24, 30):
+        limited(limit << 20, "--pid", str(connection.info.backend_pid))
+        try:
+            query(connection, "SELECT count(*) FROM a")
+            check(f"absorption: it fails at {limit} MB", False)
+        except psycopg2.Error as error:
+            check(f"absorption: it fails at {limit} MB", "extend" in str(error), str(error))
+        before, size = size, os.path.getsize(path)
+        check(f"absorption: what has room is written, at {limit} MB", size >= (limit - 1) << 20, (before, size))
+    limited(60 << 20, "--pid", str(connection.info.backend_pid))
+    equal("absorption: all rows are there", query(connection, "SELECT count(*), sum(length(v)) FROM a"), [(30000, 45000000)])
+    check("absorption: its images are there once", os.path.getsize(path) < 56 << 20, os.path.getsize(path))
+    indexes_agree("absorption", connection, "a")
+    connection.close()
+    crash.kill_group()
+    crash.start()
+    connection = connect()
+    equal("absorption: also behind a crash", query(connection, "SELECT count(*), sum(length(v)) FROM a"), [(30000, 45000000)])
+    query(connection, "DROP TABLE a")
+    connection.close()
+
+
 def main():
     connection = make_database(DATABASE)
     query(connection, "CREATE EXTENSION amcheck")
@@ -141,7 +177,7 @@ def main():
     server("stop")
     crash.configure()
     crash.start()
-    for test in (test_wal, test_round, test_journal):
+    for test in (test_wal, test_round, test_journal, test_absorption):
         try:
             test()
         except Exception:
