@@ -1,0 +1,440 @@
+#!/usr/bin/python3
+"""Random statements of two or three sessions, at READ COMMITTED and REPEATABLE READ, in the same
+order of steps on heap tables and on mixedcc tables: the same rows, tags, SQLSTATEs, notices and final
+rows, and the same sessions wait after each step.
+
+differential.py SEED...: these scripts alone, with what both sides say. MIXEDCC_SEED is the first of
+the seeds, MIXEDCC_SECONDS how long they may take, MIXEDCC_WORKERS how many run at a time."""
+
+import collections
+import multiprocessing
+import os
+import re
+import select
+import sys
+import time
+import traceback
+
+import psycopg2
+import psycopg2.extras
+
+from lib import protocols
+from lib.common import METHOD, OURS, accepts, check, connect, drop_database, fail, is_lost, main, make_database, ok, query, reload, seconds, value
+from lib.interleavings import FUNCTION_NAMES, FUNCTIONS, PREPARED, TABLES, VIEWS, WITHIN, Script, needed
+
+DATABASE = "mixedcc_differential"
+USER = "differential_user"
+HEAP = "heap"
+# Kinds of mixedcc tables: protocol and number of partitions. Each has a schema.
+KINDS = [(p, n) for p in protocols.ALL for n in (1, 4)] if OURS else [(HEAP, 1)]
+# The last one of a cycle to wait is the one that looks for it, if the others have looked before.
+DEADLOCK_TIMEOUT = 0.005
+SETTLED = 0.012
+# A difference counts if no run on one side is as one on the other. Three sessions that one COMMIT
+# wakes go on in any order.
+RUNS = 4
+OPTIONS = ("-c statement_timeout=20s -c enable_seqscan=off -c enable_bitmapscan=off -c enable_material=off -c client_min_messages=notice "
+           f"-c deadlock_timeout={int(DEADLOCK_TIMEOUT * 1000)}ms -c jit=off -c max_parallel_workers_per_gather=0 -c enable_memoize=off")
+BLOCKED = "waits"
+MISSED = "is waiting yet"
+
+
+def world(kind):
+    return HEAP if kind[0] == HEAP else f"{kind[0]}_{kind[1]}"
+
+
+class Session:
+    """One connection, to which a statement is sent without waiting for its end."""
+
+    def __init__(self, database, schema):
+        self.connection = psycopg2.connect(dbname=database, async_=True, application_name="process test", options=f"-c search_path={schema} {OPTIONS}")
+        psycopg2.extras.wait_select(self.connection)
+        self.busy, self.cursor, self.said = False, None, None
+        self.blockers, self.since = (), 0.0
+        self.pid = self.connection.info.backend_pid
+
+    def fileno(self):
+        return self.connection.fileno()
+
+    def send(self, sql):
+        del self.connection.notices[:]
+        self.cursor = self.connection.cursor()
+        self.busy, self.said, self.blockers = True, None, ()
+        self.cursor.execute(sql)
+        self.poll()
+
+    def poll(self):
+        """Takes what has come; the statement may end by it."""
+        try:
+            if self.connection.poll() != psycopg2.extensions.POLL_OK:
+                return
+        except psycopg2.Error as error:
+            if is_lost(self.connection, error):
+                raise
+            self.busy, self.said = False, ("error", error.pgcode, error.diag.constraint_name or "")
+        else:
+            self.busy = False
+            if self.cursor:
+                rows = sorted(self.cursor.fetchall(), key=str) if self.cursor.description else []
+                self.said = (self.cursor.statusmessage, *rows)
+        if self.cursor and self.connection.notices:
+            self.said = (*self.said, *(n.strip() for n in self.connection.notices))
+
+    def wait(self):
+        while self.busy:
+            select.select([self], [], [], 0.1)
+            self.poll()
+
+    def run(self, sql):
+        self.send(sql)
+        self.wait()
+        if self.said[0] == "error":
+            raise RuntimeError(f"{self.said}: {sql}")
+
+    def in_transaction(self):
+        return self.connection.info.transaction_status != psycopg2.extensions.TRANSACTION_STATUS_IDLE
+
+
+class Side:
+    """The tables of one kind, and its sessions."""
+
+    def __init__(self, boss, database, kind, name):
+        self.boss, self.name, self.kind, self.schema = boss, name, kind, f'"{world(kind)}"'
+        self.gid = f"{database}_{world(kind)}_"
+        access = f"SET default_table_access_method = {HEAP if kind[0] == HEAP else METHOD}; SET search_path = {self.schema}"
+        if kind[0] != HEAP:
+            access += f"; SET mixedcc.default_protocol = '{kind[0]}'; SET mixedcc.default_partitions = {kind[1]}"
+        query(boss, f"CREATE SCHEMA {self.schema}; GRANT USAGE ON SCHEMA {self.schema} TO {USER}; {access}")
+        for table, (definition, fill, _) in TABLES.items():
+            query(boss, definition)
+            query(boss, fill) if fill else None
+        query(boss, FUNCTIONS)
+        query(boss, "ANALYZE")
+        query(boss, "RESET ALL")
+        self.fillings = 0
+        self.sessions = [Session(database, self.schema) for _ in range(3)]
+        for session in self.sessions:
+            for prepared, sql in PREPARED.items():
+                session.run(f"PREPARE {prepared} {sql}")
+
+    def fill(self, tables):
+        """Puts the tables' first rows back."""
+        self.fillings += 1
+        stored = [n for t in tables if t not in VIEWS for n in (t, *WITHIN.get(t, ()))]
+        statements = [f"DELETE FROM {name}" for name in reversed(stored)] + [TABLES[t][1] for t in tables if TABLES[t][1]]
+        query(self.boss, f"SET search_path = {self.schema}; SET session_replication_role = replica; " + "; ".join(statements))
+        query(self.boss, "SET session_replication_role = origin")
+        if self.fillings % 100 == 0:
+            for name in (n for t in TABLES if t not in VIEWS for n in (t, *WITHIN.get(t, ()))):
+                query(self.boss, f"VACUUM {name}")
+
+    def waiting(self, sessions):
+        rows = query(self.boss, "SELECT pid, pg_blocking_pids(pid) FROM unnest(%s) pid", ([s.pid for s in sessions],))
+        return dict(rows)
+
+    def settle(self):
+        """Waits until each session has ended its statement or waits for another one. Returns what
+        those have said that ended it."""
+        ended = []
+        pids = {s.pid: s for s in self.sessions}
+        while True:
+            busy = [s for s in self.sessions if s.busy]
+            if not busy:
+                break
+            ready, _, _ = select.select(busy, [], [], 0.001)
+            for session in ready:
+                session.poll()
+            if ready:
+                continue
+            now, waiting = time.monotonic(), self.waiting(busy)
+            for session in busy:
+                blockers = tuple(sorted(waiting[session.pid]))
+                if blockers != session.blockers:
+                    session.blockers, session.since = blockers, now
+            edges = {s.pid: [b for b in s.blockers if b in pids and pids[b].busy] for s in busy}
+            if all(s.blockers and now - s.since > SETTLED for s in busy) and not has_cycle(edges):
+                break
+        return ended
+
+    def run(self, script, steps):
+        """What each step says: (session, statement, what it says or that it waits), and behind each
+        step what the statements of others say that end by it."""
+        sessions, events = self.sessions[:script.sessions], []
+        for session in sessions:
+            session.run("; ".join(["SET search_path = " + self.schema] + [f"SET {s}" for s in script.settings]))
+        known = {}
+
+        def step(number, sql):
+            session = sessions[number - 1]
+            before = [s.busy for s in sessions]
+            if session.busy:
+                events.append((f"s{number}", sql, MISSED))
+                return
+            session.send(sql.replace("{gid}", self.gid))
+            self.settle()
+            known[number] = sql
+            events.append((f"s{number}", sql, BLOCKED if session.busy else session.said))
+            for other, was in enumerate(before, 1):
+                if was and not sessions[other - 1].busy and other != number:
+                    events.append((f"s{other}", "... " + known[other], sessions[other - 1].said))
+
+        for number, sql in steps:
+            step(number, sql)
+        while True:
+            free = [n for n, s in enumerate(sessions, 1) if not s.busy and s.in_transaction()]
+            if not free:
+                break
+            step(free[0], "COMMIT")
+        if script.prepares:
+            for (gid,) in query(self.boss, "SELECT gid FROM pg_prepared_xacts WHERE gid LIKE %s", (self.gid + "%",)):
+                query(self.boss, f"ROLLBACK PREPARED '{gid}'")
+            self.settle()
+        if any(s.busy for s in sessions):
+            raise RuntimeError(f"{self.name}: sessions wait without end: {events}")
+        # What is left of it: prepared statements stay.
+        for session in sessions:
+            session.run("CLOSE ALL; RESET ROLE; RESET ALL")
+        return events
+
+    def rows(self, tables):
+        stored = [n for t in tables if t not in VIEWS for n in (t, *WITHIN.get(t, ()))]
+        found = query(self.boss, f"SET search_path = {self.schema}; " + " UNION ALL ".join(f"SELECT '{n}', {n}::text FROM {n}" for n in stored))
+        return tuple(sorted(found))
+
+    def outcome(self, script, steps, tables):
+        self.fill(tables)
+        events = self.run(script, steps)
+        return tuple(events), self.rows(tables)
+
+
+def has_cycle(edges):
+    done = set()
+
+    def visit(pid, path):
+        if pid in path:
+            return True
+        if pid in done:
+            return False
+        done.add(pid)
+        return any(visit(b, path | {pid}) for b in edges.get(pid, ()))
+
+    return any(visit(pid, frozenset()) for pid in edges)
+
+
+def tables_of(steps, script):
+    words = set(re.findall(r"\w+", " ".join(sql for _, sql in steps)))
+    if words & set(PREPARED) or words & set(FUNCTION_NAMES):
+        words |= {"t", "q", "lg"}
+    return needed(words)
+
+
+def first_difference(heap, ours):
+    for h, o in zip(heap[0], ours[0]):
+        if h != o:
+            return h, o
+    return ("", "", heap[1]), ("", "", ours[1])
+
+
+def documented(heap, ours):
+    """A rule of docs/limits.md ("Different from heap") by which the two differ first, or None.
+
+    Unique checks: INSERT of a key whose row is being updated fails at once, or does nothing, where
+    heap waits. So does an UPDATE to such a key.
+    """
+    (_, sql, h), (_, _, o) = first_difference(heap, ours)
+    if h == BLOCKED and isinstance(o, tuple) and (o[:2] == ("error", "23505") or "DO NOTHING" in sql):
+        return "unique checks"
+    return None
+
+
+class Pair:
+    """Both sides, and what is compared."""
+
+    def __init__(self, database):
+        self.database, self.boss, self.sides = database, connect(database), {}
+        # psycopg2 would begin transactions.
+        self.counts = collections.Counter()
+
+    def side(self, kind, name):
+        if name not in self.sides:
+            self.sides[name] = Side(self.boss, self.database, kind, name)
+        return self.sides[name]
+
+    def both(self, script):
+        kind = KINDS[int(script.world * len(KINDS))]
+        return self.side((HEAP, 1), HEAP) if OURS else self.side((HEAP, 1), "first"), self.side(kind, world(kind)) if OURS else self.side((HEAP, 1), "first")
+
+    def compare(self, script, steps, settings=None):
+        """None, or the runs of both sides which differ."""
+        tables = tables_of(steps, script)
+        heap_side, our_side = self.both(script)
+        heap, ours = [heap_side.outcome(script, steps, tables)], [our_side.outcome(script, steps, tables)]
+        if heap[0] == ours[0]:
+            return None
+        if documented(heap[0], ours[0]):
+            self.counts["documented"] += 1
+            return None
+        for _ in range(RUNS - 1):
+            heap.append(heap_side.outcome(script, steps, tables))
+            ours.append(our_side.outcome(script, steps, tables))
+            if set(heap) & set(ours):
+                self.counts["by chance"] += 1
+                return None
+        return heap[-1], ours[-1]
+
+    def smallest(self, script):
+        """The steps and settings of which each is needed for a difference."""
+        steps, settings = list(script.steps), script.settings
+        at = len(steps) - 1
+        while at >= 0:
+            for width in (4, 2, 1):
+                less = steps[:max(0, at - width + 1)] + steps[at + 1:]
+                if less and self.compare(script, less):
+                    steps = less
+                    at = min(at, len(steps))
+                    break
+            at -= 1
+        for setting in list(script.settings):
+            script.settings = [s for s in script.settings if s != setting]
+            if self.compare(script, steps):
+                settings = script.settings
+            else:
+                script.settings = settings
+        return steps
+
+
+def shown(script, steps, found, side):
+    """As an isolation spec, and behind it what both sides say."""
+    tables = tables_of(steps, script)
+    kind = KINDS[int(script.world * len(KINDS))]
+    lines = [f"seed {script.seed}, {world(kind)}, {script.way}", "setup", "{"]
+    for table in tables:
+        lines += [f"    {line.strip()}" for part in TABLES[table][:2] if part for line in (part + ";").splitlines()]
+    lines += ["}"]
+    for n in range(1, script.sessions + 1):
+        own = [(i, sql) for i, (m, sql) in enumerate(steps) if m == n]
+        if own:
+            lines += [f"session s{n}", f"setup {{ {' '.join(f'SET {s};' for s in script.settings)} }}"] + [f"step s{n}_{i} {{ {sql}; }}" for i, sql in own]
+    lines += ["permutation " + " ".join(f"s{n}_{i}" for i, (n, _) in enumerate(steps)), ""]
+    for name, (events, rows) in zip(("heap", "mixedcc"), found):
+        lines += [f"{name}:"] + [f"  {s}: {sql}\n      {said}" for s, sql, said in events] + [f"  rows {rows}"]
+    return "\n".join(lines)
+
+
+def one(pair, seed, loud=False):
+    """What differs, as text, or None."""
+    script = Script(seed)
+    found = pair.compare(script, script.steps)
+    if loud and not found:
+        side = pair.both(script)[1]
+        tables = tables_of(script.steps, script)
+        return None if found else print(shown(script, script.steps, (side.outcome(script, script.steps, tables),), side))
+    if not found:
+        return None
+    steps = pair.smallest(script)
+    for _ in range(3):
+        found = pair.compare(script, steps) or found
+    return shown(script, steps, found, None)
+
+
+def worker(number, workers, first, end, results):
+    """Compares the scripts of its share of the seeds until the time is over."""
+    database = f"{DATABASE}{number}"
+    seed, done = first + number, 0
+    try:
+        query(make_database(database), "SELECT 1")
+        pair = Pair(database)
+        while time.monotonic() < end:
+            try:
+                text = one(pair, seed)
+            except Exception:
+                results.put(("difference", seed, traceback.format_exc()))
+                if not accepts():
+                    break
+                pair = Pair(database) if False else anew(database)
+                text = None
+            if text:
+                results.put(("difference", seed, text))
+            seed += workers
+            done += 1
+        pair.counts["scripts"] = done
+        results.put(("counts", 0, dict(pair.counts)))
+    except Exception:
+        results.put(("difference", seed, traceback.format_exc()))
+        results.put(("counts", 0, {"scripts": done}))
+
+
+def anew(database):
+    drop_database(database)
+    make_database(database).close()
+    return Pair(database)
+
+
+def prepare(workers=1):
+    boss = connect("postgres")
+    for number in range(workers):
+        drop_database(f"{DATABASE}{number}")
+    query(boss, f"DROP ROLE IF EXISTS {USER}; CREATE ROLE {USER}")
+    # It would change plans, and hold snapshots.
+    query(boss, "ALTER SYSTEM SET autovacuum = off")
+    reload_plain(boss)
+    boss.close()
+
+
+def reload_plain(boss):
+    query(boss, "SELECT pg_reload_conf()")
+
+
+def finish(workers):
+    boss = connect("postgres")
+    query(boss, "ALTER SYSTEM RESET autovacuum")
+    reload_plain(boss)
+    for number in range(workers):
+        drop_database(f"{DATABASE}{number}")
+    query(boss, f"DROP ROLE IF EXISTS {USER}")
+
+
+def differential():
+    first, workers = int(os.environ.get("MIXEDCC_SEED", "1")), int(os.environ.get("MIXEDCC_WORKERS", "2"))
+    end, results = time.monotonic() + seconds(45, 600), multiprocessing.Queue()
+    prepare(workers)
+    processes = [multiprocessing.Process(target=worker, args=(n, workers, first, end, results)) for n in range(workers)]
+    for process in processes:
+        process.start()
+    counts, differences = collections.Counter(), 0
+    try:
+        waiting = len(processes)
+        while waiting:
+            kind, seed, what = results.get()
+            if kind == "counts":
+                waiting -= 1
+                counts.update(what)
+            else:
+                differences += 1
+                print(f"-- seed {seed} differs:\n{what}\n", flush=True)
+        for process in processes:
+            process.join()
+        print(f"  {dict(counts)}", flush=True)
+        check("the same on heap and on mixedcc", not differences, f"{differences} scripts differ")
+        check("the server is up", accepts())
+        check("scripts were run", counts["scripts"] >= 20, counts)
+    finally:
+        finish(workers)
+
+
+def these():
+    prepare()
+    database = DATABASE + "0"
+    make_database(database).close()
+    pair = Pair(database)
+    try:
+        for seed in map(int, sys.argv[1:]):
+            text = one(pair, seed, True)
+            check(f"seed {seed}", not text, text)
+    finally:
+        pair = None
+        finish(1)
+
+
+if __name__ == "__main__":
+    main(these if sys.argv[1:] else differential)
