@@ -181,6 +181,8 @@ pub enum Fault {
     KeysAreRows,
     /// A delete under the lock of an earlier update relies on that to keep readers of the key away.
     KeyIsForgotten,
+    /// A tombstone names where its write has put the row, though the transaction has moved it on.
+    MovesInSteps,
     /// A newcomer that stands back does not check whether the waiter waits for it.
     StandsBackForEver,
     /// The judgement of the records with a key counts even if the leaf has changed since.

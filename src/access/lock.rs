@@ -12,7 +12,7 @@
 //! TID of a scan stays that of the record. Other locks that the statement, or a trigger of it,
 //! takes of the row do not count. Such a TID is in no slot of a query, which so cannot see it.
 
-use super::write::{based_on, failure, first_command, gone};
+use super::write::{already_replaced, based_on, failure, first_command, gone};
 use crate::access::visible::{self, Seen};
 use crate::access::{statements, tuple};
 use crate::pg::Tid;
@@ -175,6 +175,11 @@ unsafe fn lock_one(
                 take(rel, t, r, want)?;
             }
             return Ok((w.version, false));
+        }
+        if want.mode != LockMode::KeyShare {
+            if let Some(newest) = already_replaced(t, (tid, r), want.mode, want.snapshot) {
+                return Err(gone(t, tmfd, r, newest));
+            }
         }
         take(rel, t, r, want)?;
         let found = ok(t.newest(&PG, r.rec));

@@ -259,6 +259,28 @@ pub(super) unsafe fn based_on(
     ok(t.at_snapshot(&PG, r.rec, seen)).is_some_and(|(v, _)| v == newest)
 }
 
+/// At REPEATABLE READ a row that another transaction has replaced or deleted since the snapshot,
+/// and that a third one has locked: the caller fails whatever that one does, and so does not wait
+/// for it. Returns the newest version. The look at the lock is a hint: without it the row is locked
+/// first.
+///
+/// # Safety
+/// As for [`based_on`].
+pub(super) unsafe fn already_replaced(
+    t: &mut Txn,
+    at: (Tid, RecordRef),
+    mode: LockMode,
+    snapshot: pg_sys::Snapshot,
+) -> Option<visible::Seen> {
+    if xact::mode() != Mode::RepeatableRead || !t.is_locked_by_others(at.1, mode) {
+        return None;
+    }
+    let newest = ok(t.newest(&PG, at.1.rec)).map(|v| v.0);
+    // SAFETY: the contract of this function; versions are reached under our pin (INV-RETIRE).
+    let is_based = unsafe { visible::live(newest).is_some_and(|v| based_on(t, at, snapshot, v)) };
+    (!is_based).then_some(newest)
+}
+
 /// Locks a row in order to write it, by level and protocol.
 #[allow(clippy::too_many_arguments)]
 unsafe fn target(
@@ -291,6 +313,9 @@ unsafe fn target(
                 ok(t.lock_for_write(&PG, r, mode, How::Wait, at_once));
             }
             return Target::Own(n);
+        }
+        if let Some(newest) = already_replaced(t, (tid, r), mode, snapshot) {
+            return Target::Fail(gone(t, tmfd, r, newest));
         }
         let found = ok(t.lock_for_write(&PG, r, mode, How::Wait, at_once));
         let newest = found.map(|v| v.0);

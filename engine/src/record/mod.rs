@@ -228,6 +228,18 @@ impl Version {
             Version::payload(this).cast::<Successor>().read_unaligned()
         }
     }
+    /// Has a tombstone name another place.
+    ///
+    /// # Safety
+    /// `this` is a tombstone that the caller has made, and that is not linked yet.
+    pub unsafe fn set_successor(this: *mut Version, to: Successor) {
+        // SAFETY: INV-VERSION: a tombstone's payload is a `Successor`. Nobody else reads it before
+        // it is linked.
+        unsafe {
+            debug_assert!((*this).is_tombstone());
+            Version::payload(this).cast::<Successor>().write_unaligned(to)
+        }
+    }
     /// The CSN with which the version is stamped, if it is.
     pub fn csn(&self) -> Option<Csn> {
         let s = self.stamp();

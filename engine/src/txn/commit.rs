@@ -151,6 +151,7 @@ impl Txn {
             self.thaw(p)?; // each write has thawed it before
         }
         self.e.may_commit()?;
+        self.writes.name_last_places();
         self.sweep_written(p);
         RetireQueue::reserve(&self.e, self.slot, self.writes.owed())?;
         p.stop_event(StopEvent::CommitLock)?;

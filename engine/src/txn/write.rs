@@ -272,6 +272,9 @@ impl Txn {
     ) -> u32 {
         // An own insert keeps the id of its inserter: it is pending again if the delete is undone.
         let xid = if base.is_some() { xid } else { 0 };
+        if base.is_none() {
+            self.writes.note_undoes();
+        }
         if xid != 0 {
             debug_assert!(r.rec.lock.held_by(self.slot).is_some_and(|h| h.mode == Mode::Update));
             r.rec.writer.store(xid, Ordering::SeqCst);

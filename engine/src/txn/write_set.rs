@@ -32,7 +32,7 @@ use crate::lock::Mode;
 use crate::memory::OutOfMemory;
 use crate::primitive::{fence, Ordering};
 use crate::range::{Columns, Effect};
-use crate::record::{Record, Version};
+use crate::record::{Record, Successor, Version};
 use crate::retire::RetireQueue;
 use crate::table::Table;
 use hashbrown::HashMap;
@@ -223,6 +223,8 @@ struct Kinds {
     bases: bool,
     /// It is an insert.
     inserts: bool,
+    /// It deletes an own insert.
+    undoes: bool,
 }
 
 /// The writes of a transaction.
@@ -333,6 +335,40 @@ impl WriteSet {
         self.some.deletes |= w.kind == WriteKind::Delete;
         self.some.bases |= w.base.is_some();
         self.some.inserts |= w.kind == WriteKind::Insert;
+    }
+
+    /// A delete of an own insert is about to be added.
+    pub fn note_undoes(&mut self) {
+        self.some.undoes = true;
+    }
+
+    /// **INV-SUCCESSOR**: A tombstone that is linked names the place where its transaction has left
+    /// the row. A row that moves twice leaves nothing in the record in the middle, which others
+    /// could follow.
+    pub fn name_last_places(&mut self) {
+        if !self.some.undoes || faults::on(Fault::MovesInSteps) {
+            return;
+        }
+        for w in self.all.iter().filter(|w| w.kind == WriteKind::Delete && !w.superseded && w.base.is_some()) {
+            // SAFETY: a tombstone of ours, which is linked only now that the transaction ends.
+            let named = unsafe { Version::successor(w.version.as_ptr()) };
+            let mut last = named;
+            while let Some(next) = self.moved_on(w.r.table, last) {
+                last = next;
+            }
+            if last != named {
+                // SAFETY: the same.
+                unsafe { Version::set_successor(w.version.as_ptr(), last) }
+            }
+        }
+    }
+
+    /// Where the row went that the transaction had left in this place, if it has taken it away.
+    fn moved_on(&self, table: &'static Table, from: Successor) -> Option<Successor> {
+        let no = from.record.checked_sub(1).filter(|_| from.record != u64::MAX)?;
+        let w = self.all.at(self.last_of(RecordRef::find(table, no)?)? as usize);
+        // SAFETY: a tombstone of ours.
+        (w.kind == WriteKind::Delete).then(|| unsafe { Version::successor(w.version.as_ptr()) })
     }
 
     /// How many writes a pass looks at: all, if some may be like this; else none.

@@ -26,7 +26,7 @@ DATABASE = "mixedcc_differential"
 USER = "differential_user"
 HEAP = "heap"
 # Kinds of mixedcc tables: protocol and number of partitions. Each has a schema.
-KINDS = [(p, n) for p in protocols.ALL for n in (1, 4)] if OURS else [(HEAP, 1)]
+KINDS = [(p, n) for p in (*protocols.without("locks_partitions") * 3, *protocols.having("locks_partitions")) for n in (1, 4)] if OURS else [(HEAP, 1)]
 # The last one of a cycle to wait is the one that looks for it, if the others have looked before.
 DEADLOCK_TIMEOUT = 0.005
 SETTLED = 0.012
@@ -35,8 +35,15 @@ SETTLED = 0.012
 RUNS = 4
 OPTIONS = ("-c statement_timeout=20s -c enable_seqscan=off -c enable_bitmapscan=off -c enable_material=off -c client_min_messages=notice "
            f"-c deadlock_timeout={int(DEADLOCK_TIMEOUT * 1000)}ms -c jit=off -c max_parallel_workers_per_gather=0 -c enable_memoize=off")
+# Statements that do not wait, or that call a function which does not.
+HASTY = re.compile("NOWAIT|SKIP LOCKED|patient|EXECUTE s[nk]")
 BLOCKED = "waits"
+DEADLOCK = ("error", "40P01", "")
 MISSED = "is waiting yet"
+
+
+def kind_of(script):
+    return KINDS[int(script.world * len(KINDS))]
 
 
 def world(kind):
@@ -98,8 +105,8 @@ class Session:
 class Side:
     """The tables of one kind, and its sessions."""
 
-    def __init__(self, boss, database, kind, name):
-        self.boss, self.name, self.kind, self.schema = boss, name, kind, f'"{world(kind)}"'
+    def __init__(self, boss, database, kind):
+        self.boss, self.kind, self.schema = boss, kind, f'"{world(kind)}"'
         self.gid = f"{database}_{world(kind)}_"
         access = f"SET default_table_access_method = {HEAP if kind[0] == HEAP else METHOD}; SET search_path = {self.schema}"
         if kind[0] != HEAP:
@@ -133,9 +140,7 @@ class Side:
         return dict(rows)
 
     def settle(self):
-        """Waits until each session has ended its statement or waits for another one. Returns what
-        those have said that ended it."""
-        ended = []
+        """Waits until each session has ended its statement or waits for another one."""
         pids = {s.pid: s for s in self.sessions}
         while True:
             busy = [s for s in self.sessions if s.busy]
@@ -154,7 +159,6 @@ class Side:
             edges = {s.pid: [b for b in s.blockers if b in pids and pids[b].busy] for s in busy}
             if all(s.blockers and now - s.since > SETTLED for s in busy) and not has_cycle(edges):
                 break
-        return ended
 
     def run(self, script, steps):
         """What each step says: (session, statement, what it says or that it waits), and behind each
@@ -170,6 +174,8 @@ class Side:
             if session.busy:
                 events.append((f"s{number}", sql, MISSED))
                 return
+            for other in sessions:
+                other.blockers = ()  # those that go on to another wait look for a deadlock once more
             session.send(sql.replace("{gid}", self.gid))
             self.settle()
             known[number] = sql
@@ -190,7 +196,7 @@ class Side:
                 query(self.boss, f"ROLLBACK PREPARED '{gid}'")
             self.settle()
         if any(s.busy for s in sessions):
-            raise RuntimeError(f"{self.name}: sessions wait without end: {events}")
+            raise RuntimeError(f"{world(self.kind)}: sessions wait without end: {events}")
         # What is left of it: prepared statements stay.
         for session in sessions:
             session.run("CLOSE ALL; RESET ROLE; RESET ALL")
@@ -198,6 +204,8 @@ class Side:
 
     def rows(self, tables):
         stored = [n for t in tables if t not in VIEWS for n in (t, *WITHIN.get(t, ()))]
+        if not stored:
+            return ()
         found = query(self.boss, f"SET search_path = {self.schema}; " + " UNION ALL ".join(f"SELECT '{n}', {n}::text FROM {n}" for n in stored))
         return tuple(sorted(found))
 
@@ -229,22 +237,44 @@ def tables_of(steps, script):
 
 
 def first_difference(heap, ours):
-    for h, o in zip(heap[0], ours[0]):
+    """The events of both that differ first, and all of ours until then."""
+    for at, (h, o) in enumerate(zip(heap[0], ours[0])):
         if h != o:
-            return h, o
-    return ("", "", heap[1]), ("", "", ours[1])
+            return h, o, ours[0][:at + 1]
+    return ("", "", heap[1]), ("", "", ours[1]), ours[0]
 
 
-def documented(heap, ours):
+def documented(protocol, heap, ours):
     """A rule of docs/limits.md ("Different from heap") by which the two differ first, or None.
 
     Unique checks: INSERT of a key whose row is being updated fails at once, or does nothing, where
     heap waits. So does an UPDATE to such a key.
+
+    Locks of rows that are gone: of several sessions that wait for a row which is then deleted, the
+    first one to go on has the lock of what was the row until its end. On heap nobody has.
+
+    Locks of partitions: a writer has the partition for itself until its end, so more sessions wait,
+    fail with NOWAIT, and skip rows.
     """
-    (_, sql, h), (_, _, o) = first_difference(heap, ours)
-    if h == BLOCKED and isinstance(o, tuple) and (o[:2] == ("error", "23505") or "DO NOTHING" in sql):
+    (session, sql, h), (_, _, o), before = first_difference(heap, ours)
+    if h in (BLOCKED, DEADLOCK) and isinstance(o, tuple) and (o[:2] == ("error", "23505") or "DO NOTHING" in sql):
         return "unique checks"
+    if sql.startswith("... ") and is_gone(ours, session, sql):
+        return "locks of rows that are gone"
+    if protocols.has(protocol, "locks_partitions") and (HASTY.search(sql) or any(said == BLOCKED for _, _, said in before)):
+        return "locks of partitions"
     return None
+
+
+def is_gone(ours, session, sql):
+    """Does this statement go on later, behind the end of another one that has waited, too, and that
+    has found no row?"""
+    for who, statement, said in ours[0]:
+        if (who, statement) == (session, sql):
+            return False
+        if statement.startswith("... ") and said[0].endswith(" 0"):
+            return True
+    return False
 
 
 class Pair:
@@ -252,27 +282,26 @@ class Pair:
 
     def __init__(self, database):
         self.database, self.boss, self.sides = database, connect(database), {}
-        # psycopg2 would begin transactions.
         self.counts = collections.Counter()
 
-    def side(self, kind, name):
-        if name not in self.sides:
-            self.sides[name] = Side(self.boss, self.database, kind, name)
-        return self.sides[name]
+    def side(self, kind):
+        if kind not in self.sides:
+            self.sides[kind] = Side(self.boss, self.database, kind)
+        return self.sides[kind]
 
     def both(self, script):
-        kind = KINDS[int(script.world * len(KINDS))]
-        return self.side((HEAP, 1), HEAP) if OURS else self.side((HEAP, 1), "first"), self.side(kind, world(kind)) if OURS else self.side((HEAP, 1), "first")
+        return self.side((HEAP, 1)), self.side(kind_of(script))
 
-    def compare(self, script, steps, settings=None):
+    def compare(self, script, steps):
         """None, or the runs of both sides which differ."""
         tables = tables_of(steps, script)
         heap_side, our_side = self.both(script)
         heap, ours = [heap_side.outcome(script, steps, tables)], [our_side.outcome(script, steps, tables)]
         if heap[0] == ours[0]:
             return None
-        if documented(heap[0], ours[0]):
-            self.counts["documented"] += 1
+        rule = documented(our_side.kind[0], heap[0], ours[0]) if OURS else None
+        if rule:
+            self.counts[rule] += 1
             return None
         for _ in range(RUNS - 1):
             heap.append(heap_side.outcome(script, steps, tables))
@@ -284,7 +313,7 @@ class Pair:
 
     def smallest(self, script):
         """The steps and settings of which each is needed for a difference."""
-        steps, settings = list(script.steps), script.settings
+        steps = list(script.steps)
         at = len(steps) - 1
         while at >= 0:
             for width in (4, 2, 1):
@@ -295,19 +324,17 @@ class Pair:
                     break
             at -= 1
         for setting in list(script.settings):
-            script.settings = [s for s in script.settings if s != setting]
-            if self.compare(script, steps):
-                settings = script.settings
-            else:
-                script.settings = settings
+            before = script.settings
+            script.settings = [s for s in before if s != setting]
+            if not self.compare(script, steps):
+                script.settings = before
         return steps
 
 
-def shown(script, steps, found, side):
+def shown(script, steps, found):
     """As an isolation spec, and behind it what both sides say."""
     tables = tables_of(steps, script)
-    kind = KINDS[int(script.world * len(KINDS))]
-    lines = [f"seed {script.seed}, {world(kind)}, {script.way}", "setup", "{"]
+    lines = [f"seed {script.seed}, {world(kind_of(script))}, {script.way}", "setup", "{"]
     for table in tables:
         lines += [f"    {line.strip()}" for part in TABLES[table][:2] if part for line in (part + ";").splitlines()]
     lines += ["}"]
@@ -321,29 +348,25 @@ def shown(script, steps, found, side):
     return "\n".join(lines)
 
 
-def one(pair, seed, loud=False):
+def one(pair, seed):
     """What differs, as text, or None."""
     script = Script(seed)
     found = pair.compare(script, script.steps)
-    if loud and not found:
-        side = pair.both(script)[1]
-        tables = tables_of(script.steps, script)
-        return None if found else print(shown(script, script.steps, (side.outcome(script, script.steps, tables),), side))
     if not found:
         return None
     steps = pair.smallest(script)
     for _ in range(3):
         found = pair.compare(script, steps) or found
-    return shown(script, steps, found, None)
+    return shown(script, steps, found)
 
 
 def worker(number, workers, first, end, results):
-    """Compares the scripts of its share of the seeds until the time is over."""
+    """Compares the scripts of its share of the seeds until the time is over. One that fails
+    otherwise, as by the server's end, counts as one that differs."""
     database = f"{DATABASE}{number}"
     seed, done = first + number, 0
     try:
-        query(make_database(database), "SELECT 1")
-        pair = Pair(database)
+        pair = anew(database)
         while time.monotonic() < end:
             try:
                 text = one(pair, seed)
@@ -351,8 +374,7 @@ def worker(number, workers, first, end, results):
                 results.put(("difference", seed, traceback.format_exc()))
                 if not accepts():
                     break
-                pair = Pair(database) if False else anew(database)
-                text = None
+                pair, text = anew(database), None
             if text:
                 results.put(("difference", seed, text))
             seed += workers
@@ -377,18 +399,14 @@ def prepare(workers=1):
     query(boss, f"DROP ROLE IF EXISTS {USER}; CREATE ROLE {USER}")
     # It would change plans, and hold snapshots.
     query(boss, "ALTER SYSTEM SET autovacuum = off")
-    reload_plain(boss)
-    boss.close()
-
-
-def reload_plain(boss):
     query(boss, "SELECT pg_reload_conf()")
+    boss.close()
 
 
 def finish(workers):
     boss = connect("postgres")
     query(boss, "ALTER SYSTEM RESET autovacuum")
-    reload_plain(boss)
+    query(boss, "SELECT pg_reload_conf()")
     for number in range(workers):
         drop_database(f"{DATABASE}{number}")
     query(boss, f"DROP ROLE IF EXISTS {USER}")
@@ -424,12 +442,10 @@ def differential():
 
 def these():
     prepare()
-    database = DATABASE + "0"
-    make_database(database).close()
-    pair = Pair(database)
+    pair = anew(DATABASE + "0")
     try:
         for seed in map(int, sys.argv[1:]):
-            text = one(pair, seed, True)
+            text = one(pair, seed)
             check(f"seed {seed}", not text, text)
     finally:
         pair = None
