@@ -33,8 +33,15 @@ SETTLED = 0.012
 # A difference counts if no run on one side is as one on the other. Three sessions that one COMMIT
 # wakes go on in any order.
 RUNS = 4
-OPTIONS = ("-c statement_timeout=20s -c enable_seqscan=off -c enable_bitmapscan=off -c enable_material=off -c client_min_messages=notice "
+# How long a script that differs may take to become smaller.
+SMALLER = 15
+OPTIONS = ("-c statement_timeout=10s -c enable_seqscan=off -c enable_bitmapscan=off -c enable_material=off -c client_min_messages=notice "
            f"-c deadlock_timeout={int(DEADLOCK_TIMEOUT * 1000)}ms -c jit=off -c max_parallel_workers_per_gather=0 -c enable_memoize=off")
+# What is compared of plans.
+NODES = re.compile(r"(Nested Loop|Hash \w*\s?Join|Merge \w*\s?Join|(?<= on )\w+(?: \w+)?)")
+OURSELVES = [f"SET {s} = off" for s in ("enable_seqscan", "enable_bitmapscan", "enable_material", "enable_memoize")]
+# An update of an indexed column of a child.
+CHILD_MOVES = re.compile(r"UPDATE f[rcnd] SET pid")
 # Statements that do not wait, or that call a function which does not.
 HASTY = re.compile("NOWAIT|SKIP LOCKED|patient|EXECUTE s[nk]")
 BLOCKED = "waits"
@@ -209,6 +216,18 @@ class Side:
         found = query(self.boss, f"SET search_path = {self.schema}; " + " UNION ALL ".join(f"SELECT '{n}', {n}::text FROM {n}" for n in stored))
         return tuple(sorted(found))
 
+    def plans(self, script, steps):
+        """The order of the joins of each statement: it decides which rows are locked first, and
+        whether a CTE is read at all. Costs differ, and so may plans (docs/limits.md, "Plans")."""
+        found = []
+        query(self.boss, "; ".join(["SET search_path = " + self.schema, *OURSELVES] + [f"SET {s}" for s in script.settings]))
+        for _, sql in steps:
+            if sql.split()[0] in ("SELECT", "UPDATE", "DELETE", "INSERT", "MERGE", "WITH"):
+                plan = "\n".join(line for line, in query(self.boss, f"EXPLAIN (COSTS OFF) {sql}"))
+                found.append(NODES.findall(plan))
+        query(self.boss, "RESET ALL")
+        return found
+
     def outcome(self, script, steps, tables):
         self.fill(tables)
         events = self.run(script, steps)
@@ -253,12 +272,18 @@ def documented(protocol, heap, ours):
     Locks of rows that are gone: of several sessions that wait for a row which is then deleted, the
     first one to go on has the lock of what was the row until its end. On heap nobody has.
 
+    Keys of rows that move: an update of an indexed column and FOR KEY SHARE wait for each other. So
+    a write of a parent waits for an update of its child's column. (The statements themselves use
+    the two in different scripts.)
+
     Locks of partitions: a writer has the partition for itself until its end, so more sessions wait,
     fail with NOWAIT, and skip rows.
     """
     (session, sql, h), (_, _, o), before = first_difference(heap, ours)
     if h in (BLOCKED, DEADLOCK) and isinstance(o, tuple) and (o[:2] == ("error", "23505") or "DO NOTHING" in sql):
         return "unique checks"
+    if o == BLOCKED and any(CHILD_MOVES.search(s) for _, s, _ in before):
+        return "keys of rows that move"
     if sql.startswith("... ") and is_gone(ours, session, sql):
         return "locks of rows that are gone"
     if protocols.has(protocol, "locks_partitions") and (HASTY.search(sql) or any(said == BLOCKED for _, _, said in before)):
@@ -309,13 +334,16 @@ class Pair:
             if set(heap) & set(ours):
                 self.counts["by chance"] += 1
                 return None
+        if heap_side.plans(script, steps) != our_side.plans(script, steps):
+            self.counts["plans"] += 1
+            return None
         return heap[-1], ours[-1]
 
     def smallest(self, script):
         """The steps and settings of which each is needed for a difference."""
-        steps = list(script.steps)
+        steps, end = list(script.steps), time.monotonic() + SMALLER
         at = len(steps) - 1
-        while at >= 0:
+        while at >= 0 and time.monotonic() < end:
             for width in (4, 2, 1):
                 less = steps[:max(0, at - width + 1)] + steps[at + 1:]
                 if less and self.compare(script, less):
@@ -324,6 +352,8 @@ class Pair:
                     break
             at -= 1
         for setting in list(script.settings):
+            if time.monotonic() > end:
+                break
             before = script.settings
             script.settings = [s for s in before if s != setting]
             if not self.compare(script, steps):
