@@ -4,10 +4,10 @@
 use crate::world::{Jitter, Row, World};
 use mixedcc_engine::csn::{SlotWord, State};
 use mixedcc_engine::error::AbortReason;
-use mixedcc_engine::faults;
+use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::lock::Mode;
 use mixedcc_engine::primitive::Ordering;
-use mixedcc_engine::record::Successor;
+use mixedcc_engine::record::{Successor, Version};
 use mixedcc_engine::txn::{How, Present};
 use mixedcc_engine::{Error, Level, Policy, Protocol, ProtocolSet, RecordRef, Txn};
 use std::cell::RefCell;
@@ -153,4 +153,61 @@ fn a_unique_check_finds_who_writes() {
     t.abort();
     assert_eq!(reader.present(&own, r), Ok(None));
     reader.abort();
+}
+
+/// INV-SUCCESSOR: a row moves twice, and once more in a savepoint that is undone or not. The
+/// tombstone in the place that others know names the one where the row is left.
+#[test]
+fn a_tombstone_names_the_last_place() {
+    for (fault, found) in [(None, true), (Some(Fault::MovesInSteps), false)] {
+        for (undone, ahead) in [(false, false), (true, false), (false, true)] {
+            let w = World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 2);
+            let p = Jitter::new(&w, 0, 1);
+            let mut t = Txn::new(w.e, 0);
+            t.begin(Level::Snapshot, w.ident());
+            let v = w.version(&mut t, row(5)).expect("room");
+            let first = t.insert(&p, w.table, [0; 2], v, 1, 0).expect("nobody is in the way");
+            t.prepare(&p, &|_, _| {}).expect("nobody is in the way");
+            t.publish(&p);
+
+            let mut places = vec![(first, Some(v))];
+            let mut moves = |t: &mut Txn| {
+                let (from, base) = *places.last().expect("the first");
+                let v = w.version(t, row(5)).expect("room");
+                let to = t.insert(&p, w.table, [0; 2], v, 1, 0).expect("nobody is in the way");
+                if base.is_some() {
+                    t.lock_record(&p, from, Mode::Update, How::Wait, false).expect("nobody is in the way");
+                }
+                let tombstone = t.new_tombstone(Successor { record: to.no + 1 }, None).expect("room");
+                t.delete(from, base, tombstone, 1, 0);
+                places.push((to, None));
+                to
+            };
+            t.begin(Level::Snapshot, w.ident());
+            moves(&mut t);
+            let second = moves(&mut t);
+            t.set_depth(2);
+            let third = moves(&mut t);
+            if undone {
+                t.abort_sub(2);
+            } else {
+                t.commit_sub(2);
+            }
+            t.set_depth(1);
+            faults::set(fault);
+            if ahead {
+                t.prepare_ahead(&p).expect("nobody is in the way");
+                t.decide_prepared();
+            } else {
+                t.prepare(&p, &|_, _| {}).expect("nobody is in the way");
+            }
+            faults::set(None);
+            let head = first.rec.head();
+            // SAFETY: the transaction is pinned, and the version is a tombstone of its own.
+            let named = unsafe { Version::successor(head) }.record;
+            let last = if undone { second } else { third };
+            assert_eq!(named == last.no + 1, found, "{fault:?} {undone} {ahead}");
+            t.abort();
+        }
+    }
 }
