@@ -177,6 +177,37 @@ unsafe extern "C-unwind" fn before(q: *mut pg_sys::QueryDesc) {
     }
 }
 
+/// A command runs without the executor, as TRUNCATE or DO. At REPEATABLE READ its snapshot is that
+/// of the transaction, whatever it does: later statements see what was committed before it. On a
+/// standby the snapshot is taken when it is used.
+///
+/// # Safety
+/// The utility hook's.
+pub unsafe fn before_command() {
+    // SAFETY: GetActiveSnapshot is called only where ActiveSnapshotSet says that there is one. The
+    // last call may raise: nothing that needs a drop is alive in this frame.
+    unsafe {
+        if pg_sys::XactIsoLevel as u32 != pg_sys::XACT_REPEATABLE_READ || is_worker() || !raw::ActiveSnapshotSet() {
+            return;
+        }
+        let s = raw::GetActiveSnapshot();
+        if wants_snapshot(s) && xact::known_seen(s).is_none() {
+            take_snapshot(s);
+        }
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn take_snapshot(s: pg_sys::Snapshot) {
+    // SAFETY: `s` is the active snapshot, an MVCC one (`before_command`).
+    unsafe {
+        let may = pg_sys::IsTransactionState() && platform::is_outside() && !compat::in_recovery();
+        if may && xact::mode() != Mode::Serializable {
+            xact::snapshot_seen(s);
+        }
+    }
+}
+
 /// Looks at the tables of a statement that is about to run.
 #[pg_guard]
 unsafe extern "C-unwind" fn inspect(q: *mut pg_sys::QueryDesc, eflags: i32, why: Reason) {

@@ -1,6 +1,7 @@
 //! Utility commands: options of tables, what mixedcc refuses, and what must follow a change of a
 //! table's definition.
 
+use super::executor;
 use crate::access::{altered, deferred, mixture};
 use crate::admin::annotate;
 use crate::admin::options::{self, Apply, PROVIDER};
@@ -104,6 +105,7 @@ unsafe extern "C-unwind" fn process(
         if may_look((*(*pstmt).utilityStmt).type_) {
             deferred::make_all();
         }
+        executor::before_command();
         let level = LEVEL.get() + 1;
         begin_command(level);
         if levels::concern((*pstmt).utilityStmt).is_some() {

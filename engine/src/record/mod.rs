@@ -233,8 +233,8 @@ impl Version {
     /// # Safety
     /// `this` is a tombstone that the caller has made, and that is not linked yet.
     pub unsafe fn set_successor(this: *mut Version, to: Successor) {
-        // SAFETY: INV-VERSION: a tombstone's payload is a `Successor`. Nobody else reads it before
-        // it is linked.
+        // SAFETY: INV-VERSION: a tombstone's payload is a `Successor`. No other
+        // transaction reads it before it is linked.
         unsafe {
             debug_assert!((*this).is_tombstone());
             Version::payload(this).cast::<Successor>().write_unaligned(to)

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Random statements of two or three sessions, at READ COMMITTED and REPEATABLE READ, in the same
-order of steps on heap tables and on mixedcc tables: the same rows, tags, SQLSTATEs, notices and final
-rows, and the same sessions wait after each step.
+order of steps on heap tables and on mixedcc tables: the same rows, tags, SQLSTATEs, notices and
+final rows, and the same sessions wait after each step.
 
 differential.py SEED...: these scripts alone, with what both sides say. MIXEDCC_SEED is the first of
 the seeds, MIXEDCC_SECONDS how long they may take, MIXEDCC_WORKERS how many run at a time."""
@@ -42,6 +42,8 @@ NODES = re.compile(r"(Nested Loop|Hash \w*\s?Join|Merge \w*\s?Join|(?<= on )\w+(
 OURSELVES = [f"SET {s} = off" for s in ("enable_seqscan", "enable_bitmapscan", "enable_material", "enable_memoize")]
 # An update of an indexed column of a child.
 CHILD_MOVES = re.compile(r"UPDATE f[rcnd] SET pid")
+# What locks a row FOR UPDATE before it updates it, perhaps.
+STRONGER = re.compile(r"FOR UPDATE|\btl\b|patient|loop_over|walk|EXECUTE sf")
 # Statements that do not wait, or that call a function which does not.
 HASTY = re.compile("NOWAIT|SKIP LOCKED|patient|EXECUTE s[nk]")
 BLOCKED = "waits"
@@ -204,7 +206,7 @@ class Side:
             self.settle()
         if any(s.busy for s in sessions):
             raise RuntimeError(f"{world(self.kind)}: sessions wait without end: {events}")
-        # What is left of it: prepared statements stay.
+        # Prepared statements stay.
         for session in sessions:
             session.run("CLOSE ALL; RESET ROLE; RESET ALL")
         return events
@@ -270,11 +272,14 @@ def documented(protocol, heap, ours):
     heap waits. So does an UPDATE to such a key.
 
     Locks of rows that are gone: of several sessions that wait for a row which is then deleted, the
-    first one to go on has the lock of what was the row until its end. On heap nobody has.
+    first one to go on has the lock of what was the row until its end. On heap none has.
 
     Keys of rows that move: an update of an indexed column and FOR KEY SHARE wait for each other. So
     a write of a parent waits for an update of its child's column. (The statements themselves use
     the two in different scripts.)
+
+    KEY SHARE behind a stronger lock: heap takes an update of a transaction that had locked the row
+    FOR UPDATE for one of the key. So it gives the new row, or fails at REPEATABLE READ.
 
     Locks of partitions: a writer has the partition for itself until its end, so more sessions wait,
     fail with NOWAIT, and skip rows.
@@ -284,6 +289,9 @@ def documented(protocol, heap, ours):
         return "unique checks"
     if o == BLOCKED and any(CHILD_MOVES.search(s) for _, s, _ in before):
         return "keys of rows that move"
+    shares = "FOR KEY SHARE" in sql and any(STRONGER.search(s) for _, s, _ in before)
+    if shares and isinstance(o, tuple) and (h[:2] == ("error", "40001") or h[0] == o[0]):
+        return "KEY SHARE behind a stronger lock"
     if sql.startswith("... ") and is_gone(ours, session, sql):
         return "locks of rows that are gone"
     if protocols.has(protocol, "locks_partitions") and (HASTY.search(sql) or any(said == BLOCKED for _, _, said in before)):
