@@ -60,8 +60,7 @@ TABLES = {
             IF OLD.v % 3 = 0 THEN RETURN NULL; END IF; RETURN coalesce(NEW, OLD); END $$;
         CREATE TRIGGER b BEFORE UPDATE OR DELETE ON tn FOR EACH ROW EXECUTE FUNCTION tn_row()""",
            "INSERT INTO tn SELECT i, i % 4 FROM generate_series(1, 5) i", ("lg",)),
-    # ta: AFTER triggers, with WHEN, that add to a counter. tt: transition tables. ts: writes its own
-    # row.
+    # ta: AFTER triggers that add to a counter. tt: transition tables. ts: writes its own row.
     "ta": ("""CREATE TABLE ta (id int PRIMARY KEY, v int); CREATE TABLE tac (id int PRIMARY KEY, n int);
         CREATE FUNCTION ta_row() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             UPDATE tac SET n = n + coalesce(NEW.v, 0) - coalesce(OLD.v, 0) WHERE id = 1;

@@ -17,6 +17,10 @@
 //! buffered, or has had buffered. So passes of a commit for such writes leave out a load, which has
 //! none.
 //!
+//! **INV-SUCCESSOR**: A tombstone that is linked names the place where its transaction has left the
+//! row. A row that moves twice leaves nothing in the record in the middle, which others could
+//! follow.
+//!
 //! **INV-WRITER**: A record has the transaction id of its inserter or deleter, for unique checks.
 //! The transaction that has put it there takes it out when it publishes or undoes that write. A
 //! lock of the record is no right to take it out: the record may have been locked for what it was
@@ -342,9 +346,7 @@ impl WriteSet {
         self.some.undoes = true;
     }
 
-    /// **INV-SUCCESSOR**: A tombstone that is linked names the place where its transaction has left
-    /// the row. A row that moves twice leaves nothing in the record in the middle, which others
-    /// could follow.
+    /// The tombstones get the last places of their rows (INV-SUCCESSOR).
     pub fn name_last_places(&mut self) {
         if !self.some.undoes || faults::on(Fault::MovesInSteps) {
             return;
