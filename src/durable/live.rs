@@ -32,7 +32,8 @@
 use super::absorb::each_page_of;
 use super::files::Files;
 use super::journal;
-use super::load::{free_bytes, partition_of};
+use super::load::partition_of;
+use super::room::{self, free_bytes};
 use crate::access::primary;
 use crate::keys::codec::Codec;
 use crate::keys::partkey::PartKey;
@@ -54,7 +55,6 @@ use mixedcc_engine::durable::{Entry, Kind, Lsn, Malformed, Page, PageKind, Stora
 use mixedcc_engine::memory::OutOfMemory;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::{Version, VERSION_HEADER};
-use mixedcc_engine::retire::RetireQueue;
 use mixedcc_engine::table::apply::{Put, Replayed};
 use mixedcc_engine::{Engine, Error, Table};
 use pgrx::pg_sys;
@@ -74,19 +74,35 @@ pub unsafe fn load(rel: pg_sys::Relation) -> Result<&'static Table, TooLarge> {
     // SAFETY: `rel` is open (contract of this function); a variable of this process.
     unsafe { loads::mine().begin(pg_sys::MyDatabaseId.to_u32(), (*rel).rd_id.to_u32(), compat::now()) };
     let _ends = Ends;
-    let e = shmem::engine();
-    let (era, free) = (e.shared.standby.era(), free_bytes());
     // SAFETY: `rel` is open (contract of this function).
-    let (key, source) = unsafe { (compat::storage_key(&compat::storage_of(rel)), Source::new(rel, true)) };
-    let Ok(mut source) = source else { return Err(too_large(free, key)) };
-    let done = source.all().and_then(|found| source.settle(found, true)).and_then(|low| source.begin(low, era));
-    match done {
-        Ok(()) if shmem::register(source.table) == Some(true) => {
-            source.making.map(Making::done);
-            Ok(source.table)
-        }
-        _ => Err(too_large(free, key)),
+    let files = unsafe { Files::of(rel) };
+    if !faults::on(Fault::LoadFillsMemory) {
+        loads::mine().enter(Phase::Memory, buffers::blocks(files.key, Fork::Main).into());
+        room::make_room(&files)?;
     }
+    let free = free_bytes();
+    // SAFETY: the contract of this function.
+    let read = || unsafe { read(rel) };
+    let again = |x| if room::has_room(free + 1) { read() } else { Err(x) };
+    read().or_else(again).map_err(|_| room::too_large(&files, free))
+}
+
+/// Reads the files, and registers the table.
+///
+/// # Safety
+/// As for [`load`].
+unsafe fn read(rel: pg_sys::Relation) -> Result<&'static Table, OutOfMemory> {
+    let era = shmem::engine().shared.standby.era();
+    // SAFETY: the contract of this function.
+    let mut source = unsafe { Source::new(rel, true) }?;
+    let found = source.all()?;
+    let low = source.settle(found, true)?;
+    source.begin(low, era)?;
+    if shmem::register(source.table) != Some(true) {
+        return Err(OutOfMemory);
+    }
+    source.making.map(Making::done);
+    Ok(source.table)
 }
 
 struct Ends;
@@ -95,12 +111,6 @@ impl Drop for Ends {
     fn drop(&mut self) {
         loads::mine().end();
     }
-}
-
-/// The memory is full, of which so much was free before the load. The table needs more than that,
-/// and about what its file has.
-fn too_large(free: u64, key: [u32; 4]) -> TooLarge {
-    TooLarge { need: (u64::from(buffers::blocks(key, Fork::Main)) * PAGE as u64).max(free + 1) }
 }
 
 /// Gives up the tables that are of no use any more, and those whose files are gone. Of another
@@ -120,6 +130,9 @@ fn sweep() {
         if let Some(table) = shmem::unregister(table.key) {
             table.retire(&shmem::engine());
         }
+    }
+    for key in shmem::absent_on_standby().into_iter().filter(|key| !buffers::exists(*key, Fork::Main)) {
+        shmem::unregister(key);
     }
 }
 
@@ -142,10 +155,18 @@ pub unsafe fn catch_up(rel: pg_sys::Relation, table: &'static Table, csn: Csn) {
     let (cursor, replayed) = (live.cursor.load(Ordering::SeqCst), compat::replayed());
     // All that is stable was replayed, and told here, before it became stable.
     let told = standby::shown_with();
+    // Transactions of all sessions have replaced it: no VACUUM comes, and no coordinator.
+    if !faults::on(Fault::AppliedPilesUp) {
+        e.collect_all(&PG, shmem::my_slot());
+    }
     if live.is_passed(&told) || e.shared.standby.appended_to(table.key.into()) > cursor {
-        // SAFETY: `rel` is open (contract of this function).
-        let source = unsafe { Source::new(rel, false) };
-        if source.and_then(|mut source| source.follow(told.clone(), true)).is_err() {
+        // The second look passes over the entries that are in memory already.
+        let followed = rel::with_memory(|| {
+            // SAFETY: `rel` is open (contract of this function).
+            let source = unsafe { Source::new(rel, false) };
+            source.and_then(|mut source| source.follow(told.clone(), true))
+        });
+        if followed.is_err() {
             refuse_memory();
         }
     } else {
@@ -158,8 +179,6 @@ pub unsafe fn catch_up(rel: pg_sys::Relation, table: &'static Table, csn: Csn) {
         standby::refuse_old();
     }
     live.upto.store(told.csn.max(csn), Ordering::SeqCst);
-    let pinned = e.refresh_min_pin(&PG);
-    RetireQueue::drain(&e, shmem::my_slot(), pinned, 4096);
 }
 
 fn refuse_memory() -> ! {

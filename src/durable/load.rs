@@ -13,6 +13,7 @@ use super::absorb::{absorb, chained_row, whole_row, Absorbed};
 use super::files::Files;
 use super::held::HeldRows;
 use super::images::Batch;
+use super::room::{self, free_bytes, has_room, KEY};
 use crate::access::primary;
 use crate::keys::partkey::PartKey;
 use crate::pg::buffers::{self, Ring};
@@ -35,7 +36,7 @@ use mixedcc_engine::durable::window::Place;
 use mixedcc_engine::durable::{Durable, Entry, Kind, Malformed, Page, PageKind, PAGE};
 use mixedcc_engine::memory::OutOfMemory;
 use mixedcc_engine::primitive::Ordering;
-use mixedcc_engine::record::{Record, VERSION_HEADER};
+use mixedcc_engine::record::VERSION_HEADER;
 use mixedcc_engine::{Engine, Error, Table};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -53,12 +54,14 @@ pub unsafe fn load(rel: pg_sys::Relation, indexed: bool) -> Result<&'static Tabl
     }
     // SAFETY: `rel` is open (contract of this function).
     let files = unsafe { Files::of(rel) };
-    if let Some((Absence::TooLarge, need)) = shmem::absent(files.key) {
+    match shmem::absent(files.key) {
         // Its journal was absorbed when that was found.
-        if free_bytes() < need {
-            return Err(TooLarge { need });
+        Some((Absence::TooLarge, need)) if free_bytes() < need => return Err(TooLarge { need }),
+        // Of a standby's nothing was absorbed.
+        Some((Absence::TooLarge | Absence::Standby, _)) => {
+            shmem::unregister(files.key);
         }
-        shmem::unregister(files.key);
+        _ => {}
     }
     let mut nap_us = AGAIN_US.0;
     loop {
@@ -94,11 +97,6 @@ enum Failed {
     TooLarge(TooLarge),
     /// A prepared transaction has ended meanwhile.
     Again,
-}
-
-/// The bytes of memory that are not in use.
-pub(super) fn free_bytes() -> u64 {
-    shmem::engine().region.usage().free_page_bytes as u64
 }
 
 /// A load under way.
@@ -262,13 +260,7 @@ impl Load {
             return Ok(());
         }
         let need = self.need(merged);
-        if free_bytes() < need {
-            self.e.reclaim(self.slot); // dropped tables
-        }
-        if free_bytes() < need {
-            return Err(TooLarge { need });
-        }
-        Ok(())
+        has_room(need).then_some(()).ok_or(TooLarge { need })
     }
 
     /// The bytes of memory that the table needs, about.
@@ -283,10 +275,7 @@ impl Load {
 
     /// The same for rows with so many bytes in the file.
     fn need_for(&self, merged: &Merged, bytes: u64) -> u64 {
-        let rows = merged.records().filter(|(_, winner)| !winner.tomb).count() as u64;
-        let held = self.held.len() * HELD + self.pending_bytes;
-        let fixed = self.len(merged) * (size_of::<Record>() as u64 + 5) + (1 << 16) + held;
-        (fixed + bytes + rows * (VERSION_HEADER as u64 + 14 + KEY)) / 8 * 9
+        room::need_for(merged, self.len(merged), bytes, self.held.len() * HELD + self.pending_bytes)
     }
 
     /// The numbers that records have, or may have in indexes.
@@ -373,8 +362,6 @@ fn write_chain(files: &Files, entry: &Entry, row: &[u8]) -> Place {
 /// The bytes that a row of a prepared transaction needs beside its own: version and key, lock, and
 /// what remembers the write, about.
 const HELD: u64 = VERSION_HEADER as u64 + 14 + KEY + 256;
-/// The bytes of a row's entry in the primary index, about.
-const KEY: u64 = 48;
 
 /// The second pass.
 struct Second<'a> {

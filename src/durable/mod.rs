@@ -15,6 +15,7 @@ pub mod live;
 pub mod load;
 pub mod loader;
 mod redo;
+mod room;
 
 use crate::pg::wal;
 use pgrx::pg_sys;

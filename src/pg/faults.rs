@@ -128,6 +128,10 @@ pub enum Fault {
     MovedForgotten,
     /// A standby shows what it has loaded before that is stable.
     LowForgotten,
+    /// A standby leaves what applied rows have replaced to the sessions that have applied them.
+    AppliedPilesUp,
+    /// A load on a standby does not ask whether there is room.
+    LoadFillsMemory,
     /// A standby forgets a prepared transaction of which it has passed over an image.
     PassedForgotten,
     /// A prepared transaction counts on a standby at the CSN of its PREPARE.
@@ -161,7 +165,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 71] = [
+    const OURS: [(&str, Fault); 73] = [
         ("tid_looked_once", Fault::TidLookedOnce),
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
@@ -222,6 +226,8 @@ mod switch {
         ("horizon_left_out", Fault::HorizonLeftOut),
         ("moved_forgotten", Fault::MovedForgotten),
         ("low_forgotten", Fault::LowForgotten),
+        ("applied_piles_up", Fault::AppliedPilesUp),
+        ("load_fills_memory", Fault::LoadFillsMemory),
         ("passed_forgotten", Fault::PassedForgotten),
         ("counts_at_prepare", Fault::CountsAtPrepare),
         ("open_given_up", Fault::OpenGivenUp),

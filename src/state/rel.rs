@@ -423,7 +423,7 @@ unsafe fn needs_xid(rel: pg_sys::Relation) -> bool {
 }
 
 /// An operation that needs memory; again after a failure, when unused memory was freed.
-fn with_memory<T, E>(make: impl Fn() -> Result<T, E>) -> Result<T, E> {
+pub fn with_memory<T, E>(make: impl Fn() -> Result<T, E>) -> Result<T, E> {
     make().or_else(|_| {
         shmem::engine().reclaim(shmem::my_slot());
         make()

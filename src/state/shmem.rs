@@ -47,6 +47,8 @@ pub enum Absence {
     WaitingPhases,
     /// The table is permanent, and its rows did not fit when it was used.
     TooLarge,
+    /// The same on a standby, which does not absorb journals.
+    Standby,
 }
 
 /// A storage: its table, or why there is none.
@@ -58,6 +60,8 @@ struct Entry {
     table: *const Table,
     /// Bytes that it would need, about.
     need: u64,
+    /// On a standby: in which state its files were then.
+    since: u64,
 }
 
 impl Entry {
@@ -283,13 +287,24 @@ pub fn absent(key: [u32; 4]) -> Option<(Absence, u64)> {
     })
 }
 
+/// The number for the state of the files in which a table does not fit into the memory of this
+/// standby; `None`: no such state is known.
+pub fn absent_since(key: [u32; 4]) -> Option<u64> {
+    with_lock(pg_sys::LWLockMode::LW_SHARED, |h| {
+        let (e, found) = search(h, key, pg_sys::HASHACTION::HASH_FIND);
+        // SAFETY: `found` says that `e` is an entry, and the lock is held: it is not removed
+        // meanwhile.
+        unsafe { (found && (*e).table.is_null() && (*e).why == Absence::Standby).then(|| (*e).since) }
+    })
+}
+
 /// Is it known what a storage holds, also if that was not loaded?
 pub fn is_known(key: [u32; 4]) -> bool {
     with_lock(pg_sys::LWLockMode::LW_SHARED, |h| search(h, key, pg_sys::HASHACTION::HASH_FIND).1)
 }
 
 /// Adds an entry. False if its storage has one already; `None` if there is no room.
-fn add(key: [u32; 4], table: *const Table, why: Absence, need: u64) -> Option<bool> {
+fn add(key: [u32; 4], table: *const Table, why: Absence, need: u64, since: u64) -> Option<bool> {
     with_lock(pg_sys::LWLockMode::LW_EXCLUSIVE, |h| {
         let (e, found) = search(h, key, pg_sys::HASHACTION::HASH_ENTER_NULL);
         if e.is_null() {
@@ -298,7 +313,7 @@ fn add(key: [u32; 4], table: *const Table, why: Absence, need: u64) -> Option<bo
         if !found {
             // SAFETY: `e` is a new entry, which is not null. The lock is held exclusively, and the
             // hash has written its key.
-            unsafe { ((*e).table, (*e).why, (*e).need) = (table, why, need) };
+            unsafe { ((*e).table, (*e).why, (*e).need, (*e).since) = (table, why, need, since) };
         }
         Some(!found)
     })
@@ -306,12 +321,17 @@ fn add(key: [u32; 4], table: *const Table, why: Absence, need: u64) -> Option<bo
 
 /// Registers a table. False if its storage is registered already; `None` if there is no room.
 pub fn register(t: &'static Table) -> Option<bool> {
-    add(t.key, t, Absence::Memory, 0)
+    add(t.key, t, Absence::Memory, 0, 0)
 }
 
 /// Registers that the table of a storage was not loaded; results as of [`register`].
 pub fn register_absent(key: [u32; 4], why: Absence, need: u64) -> Option<bool> {
-    add(key, std::ptr::null(), why, need)
+    register_absent_since(key, why, need, 0)
+}
+
+/// The same, with a number for the state that its files are in.
+pub fn register_absent_since(key: [u32; 4], why: Absence, need: u64, since: u64) -> Option<bool> {
+    add(key, std::ptr::null(), why, need, since)
 }
 
 /// Takes a storage out of the hash; returns its table, if it was there.
@@ -336,6 +356,20 @@ pub fn storages(db: u32) -> Vec<[u32; 4]> {
     let mut out = Vec::new();
     with_lock(pg_sys::LWLockMode::LW_SHARED, |h| each(h, |e| out.push([e.key[0], e.key[1], e.key[2], 0])));
     out.retain(|key| key[1] == db);
+    out
+}
+
+/// The storages of all databases of which it is known that their tables do not fit into the memory
+/// of this standby.
+pub fn absent_on_standby() -> Vec<[u32; 4]> {
+    let mut out = Vec::new();
+    with_lock(pg_sys::LWLockMode::LW_SHARED, |h| {
+        each(h, |e| {
+            if e.table.is_null() && e.why == Absence::Standby {
+                out.push([e.key[0], e.key[1], e.key[2], 0]);
+            }
+        });
+    });
     out
 }
 

@@ -2,6 +2,7 @@
 
 use crate::pg;
 use crate::pg::errors::{complain, unsupported};
+use crate::pg::faults::{self, Fault};
 use crate::pg::guc::{EARLY_RELEASE, FREEZE_READERS};
 use crate::pg::local::Local;
 use crate::state::durable::commit::Commit;
@@ -512,6 +513,9 @@ fn end(b: &mut Backend, commit: bool) -> bool {
     let drops = !b.pending.is_empty();
     pending::end(commit);
     end_transaction(b);
+    if super::standby::is_reader() && !faults::on(Fault::AppliedPilesUp) {
+        b.txn.collect_applied(&PG);
+    }
     drops
 }
 

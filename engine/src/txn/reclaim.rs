@@ -1,7 +1,8 @@
 //! Reclamation: when a slot frees what it has retired.
 
-use super::Owner;
-use crate::csn::Csn;
+use super::{Owner, Txn};
+use crate::csn::{Csn, SlotId};
+use crate::platform::Platform;
 use crate::primitive::Ordering;
 use crate::retire::RetireQueue;
 use crate::shared::Engine;
@@ -46,6 +47,59 @@ impl Reclamation {
                 e.prune(slot, slot, (2 * DRAIN + waiting() / 2) as usize);
             }
             self.waiting = waiting();
+        }
+    }
+
+    /// Frees what this slot has retired, if that is much: all that no pin keeps. It is for a
+    /// transaction that commits nothing, and has applied what others have committed. The clock may
+    /// stand still.
+    fn collect_applied(&mut self, owner: &Owner, p: &dyn Platform) {
+        let (e, slot) = (&owner.e, owner.slot);
+        let waiting = || RetireQueue::len(e, slot);
+        if waiting() < DRAIN {
+            return;
+        }
+        self.commits += 1;
+        if self.commits < COMMITS && waiting() <= self.waiting + MANY {
+            return;
+        }
+        self.commits = 0;
+        e.tick();
+        RetireQueue::drain(e, slot, e.refresh_min_pin(p), usize::MAX);
+        if waiting() >= DRAIN {
+            e.prune(slot, slot, (2 * DRAIN + waiting() / 2) as usize);
+        }
+        self.waiting = waiting();
+    }
+}
+
+impl Txn {
+    /// A transaction has ended that commits nothing, and has perhaps applied what others have
+    /// committed ([`crate::Table::apply`]): frees what that has replaced.
+    pub fn collect_applied(&mut self, p: &dyn Platform) {
+        self.reclamation.collect_applied(&self.owner, p);
+    }
+}
+
+impl Engine {
+    /// Frees retired memory of all slots, of each in proportion to what waits there: sessions that
+    /// are idle, or have ended, do not free theirs. `me` is the caller's slot.
+    pub fn collect_all(&self, p: &dyn Platform, me: SlotId) {
+        if self.retired() < DRAIN {
+            return;
+        }
+        self.tick();
+        let min = self.refresh_min_pin(p);
+        for slot in 0..self.slots.len() as SlotId {
+            let waiting = RetireQueue::len(self, slot);
+            if waiting == 0 {
+                continue;
+            }
+            let budget = (2 * DRAIN + waiting / 2) as usize;
+            RetireQueue::drain_for(self, slot, me, min, budget);
+            if RetireQueue::len(self, slot) >= DRAIN {
+                self.prune(me, slot, budget);
+            }
         }
     }
 }

@@ -184,7 +184,7 @@ fn is_permanent(key: [u32; 4]) -> bool {
     // The transaction's pin keeps the tables until we are done with them.
     xact::txn();
     match shmem::absent(key) {
-        Some((why, _)) => why == Absence::TooLarge,
+        Some((why, _)) => matches!(why, Absence::TooLarge | Absence::Standby),
         None => shmem::find(key).is_some_and(|t| t.durable().is_some()),
     }
 }

@@ -35,7 +35,7 @@ unsafe fn missing(rel: pg_sys::Relation) -> Option<Missing> {
             detail: "Its protocols cannot be in use together without a deadlock detector.".into(),
             hint: GIVE_UP.into(),
         }),
-        Some((Absence::TooLarge, _)) => None,
+        Some((Absence::TooLarge | Absence::Standby, _)) => None,
         None => elsewhere(key),
     }
 }

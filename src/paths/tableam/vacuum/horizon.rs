@@ -8,7 +8,8 @@
 
 use crate::pg::compat;
 use crate::state::above::TooLarge;
-use crate::state::{rel, shmem, xact};
+use crate::state::shmem::{self, Absence};
+use crate::state::{rel, xact};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::Table;
 use pgrx::pg_sys;
@@ -28,7 +29,8 @@ pub unsafe fn of(rel: pg_sys::Relation) -> (Result<&'static Table, TooLarge>, pg
         let oldest = pg_sys::GetOldestNonRemovableTransactionId(rel);
         if compat::is_permanent(rel) {
             if let Err(x) = rel::table_if_it_fits(rel) {
-                let is_absorbed = shmem::absent(compat::storage_key(&compat::storage_of(rel))).is_some();
+                let is_absorbed = shmem::absent(compat::storage_key(&compat::storage_of(rel)))
+                    .is_some_and(|(why, _)| why != Absence::Standby);
                 return (Err(x), if is_absorbed { oldest } else { (*(*rel).rd_rel).relfrozenxid });
             }
         }

@@ -1,0 +1,196 @@
+#!/usr/bin/python3
+"""The memory of a standby. No VACUUM comes there, and no coordinator: what sessions have replaced
+while they have followed the primary is freed by other sessions, also if theirs are idle, or have
+ended. A table that does not fit is refused before its load takes memory from others."""
+
+import sys
+import threading
+import time
+
+import psycopg2
+
+from lib.clusters import Cluster
+from lib.common import (check, drop_database, equal, fail, main, make_database, must_be_found, must_come,
+                        query, value)
+
+DATABASE = "process_standby_memory"
+ROWS = 20_000
+MB = 1 << 20
+
+
+class Servers:
+    primary = standby = None
+
+
+def change(table="piled", length=500):
+    """All rows of a table are replaced."""
+    query(Servers.primary, f"UPDATE {table} SET n = n + 1, w = repeat('x', {length})")
+
+
+def code_of(connection, sql):
+    try:
+        query(connection, sql)
+        return None
+    except psycopg2.Error as error:
+        return error.pgcode
+
+
+def shows(connection, table="piled"):
+    """The session shows what the primary has. The SQLSTATE if it cannot."""
+    wanted = value(Servers.primary, f"SELECT sum(n) FROM {table}")
+    code = None
+
+    def is_there():
+        nonlocal code
+        try:
+            return value(connection, f"SELECT sum(n) FROM {table}") == wanted
+        except psycopg2.Error as error:
+            code = error.pgcode
+            return True
+    must_come(is_there, 60)
+    return code
+
+
+def used():
+    return Servers.standby.ask("SELECT used_bytes FROM mixedcc.memory")
+
+
+def test_sessions_end():
+    """Each session follows once, and ends."""
+    codes = []
+    for _ in range(14):
+        change()
+        connection = Servers.standby.connect()
+        codes.append(shows(connection))
+        connection.close()
+    equal("standby memory: sessions that end leave nothing behind", set(codes), {None})
+    check("standby memory: and little memory is in use", used() < 40 * MB, used())
+
+
+def test_sessions_idle():
+    """Each of some sessions follows once in a while, and is idle between."""
+    sessions = [Servers.standby.connect() for _ in range(7)]
+    codes = []
+    for turn in range(14):
+        change()
+        codes.append(shows(sessions[turn % len(sessions)]))
+    equal("standby memory: what idle sessions have replaced is freed by others", set(codes), {None})
+    check("standby memory: and little memory is in use, beside them", used() < 40 * MB, used())
+    [session.close() for session in sessions]
+
+
+def test_old_snapshot_ends():
+    """What an old snapshot has kept is freed when a later look at the table finds no memory."""
+    old, one = Servers.standby.connect(), Servers.standby.connect()
+    query(old, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+    query(old, "SELECT count(*) FROM piled")
+    codes = []
+    for _ in range(2):
+        change()
+        codes.append(shows(one))
+    equal("standby memory: an old snapshot keeps what it needs", set(codes), {None})
+    query(old, "COMMIT")
+    change(length=1100)
+    equal("standby memory: then all of it is freed, if need be", shows(one), None)
+    change()
+    equal("standby memory: and again", shows(one), None)
+    [session.close() for session in (old, one)]
+
+
+def test_table_too_large():
+    """Others follow beside loads of a table that does not fit. It is loaded when it does."""
+    query(Servers.primary, "CREATE TABLE large (id int, n int, w text) USING mixedcc")
+    query(Servers.primary, "ALTER TABLE large ALTER w SET STORAGE external")
+    query(Servers.primary, "INSERT INTO large SELECT i, 1, repeat('y', 900) FROM generate_series(1, 100000) i")
+    query(Servers.primary, "CHECKPOINT")
+    loader, look, one = [Servers.standby.connect() for _ in range(3)]
+    change()
+    shows(one)
+    before, peak, codes, loads, stop = used(), 0, [], [], threading.Event()
+
+    def load():
+        while not stop.is_set():
+            loads.append(code_of(loader, "SELECT count(*) FROM large"))
+    thread = threading.Thread(target=load)
+    thread.start()
+    end_at = time.monotonic() + 4
+    while time.monotonic() < end_at or len(loads) < 3:
+        peak = max(peak, value(look, "SELECT used_bytes FROM mixedcc.memory"))
+    change("small")
+    codes.append(shows(one, "small"))
+    stop.set()
+    thread.join(120)
+    equal("standby memory: a table that is too large is refused", set(loads), {"53200"})
+    check("standby memory: its loads take no memory from others", peak < before + 8 * MB, (before, peak))
+    equal("standby memory: others follow meanwhile", set(codes), {None})
+    missing = "SELECT missing_bytes FROM mixedcc.table_rows() WHERE \"table\" = 'large'::regclass"
+    check("standby memory: what it needs is shown", value(look, missing) > 90 * MB, query(look, missing))
+    query(Servers.primary, "DELETE FROM large WHERE id > 10000")
+
+    def is_loaded():
+        query(Servers.primary, "CHECKPOINT")  # images have the rows no more
+        return code_of(loader, "SELECT 1 FROM large LIMIT 1") is None
+    must_come(is_loaded, 60)
+    equal("standby memory: it is there when it has become small", shows(loader, "large"), None)
+    [session.close() for session in (loader, look, one)]
+
+
+def test_promotion():
+    """A promoted standby forgets that it had no room for a table: its journal was not absorbed."""
+    query(Servers.primary, "INSERT INTO large SELECT i, 1, repeat('y', 900) FROM generate_series(200001, 300000) i")
+    query(Servers.primary, "SELECT pg_current_xact_id()")
+    lsn = value(Servers.primary, "SELECT pg_current_wal_insert_lsn()")
+    must_come(lambda: Servers.standby.ask("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (lsn,)), 60)
+    Servers.standby.control("restart", "-m", "fast")
+    connection = Servers.standby.connect()
+    must_come(lambda: code_of(connection, "SELECT count(*) FROM large") == "53200", 60)
+    connection.close()
+    Servers.standby.control("promote")
+    must_come(lambda: not Servers.standby.ask("SELECT pg_is_in_recovery()"), 60)
+    connection = Servers.standby.connect()
+    equal("standby memory: it does not fit after the promotion, either", code_of(connection, "SELECT count(*) FROM large"), "53200")
+    query(connection, "VACUUM small")
+    connection.close()
+    Servers.standby.configure(**{"mixedcc.memory": "300MB"})
+    Servers.standby.control("restart", "-m", "fast")
+    equal("standby memory: its rows are safe", Servers.standby.ask("SELECT sum(n) FROM large"), 110_000)
+
+
+TESTS = (test_sessions_end, test_sessions_idle, test_old_snapshot_ends, test_table_too_large, test_promotion)
+FAULTS = (("applied_piles_up", "standby memory: what idle sessions have replaced is freed by others", test_sessions_idle),
+          ("load_fills_memory", "standby memory: its loads take no memory from others", test_table_too_large))
+
+
+def begin():
+    Servers.primary = make_database(DATABASE)
+    query(Servers.primary, "SET synchronous_commit = on")
+    for name, rows in (("piled", ROWS), ("small", 100)):
+        query(Servers.primary, f"CREATE TABLE {name} (id int PRIMARY KEY, n int, w text) USING mixedcc")
+        query(Servers.primary, f"ALTER TABLE {name} ALTER w SET STORAGE external")
+        query(Servers.primary, f"INSERT INTO {name} SELECT i, 0, repeat('x', 500) FROM generate_series(1, {rows}) i")
+    Servers.standby = Cluster.copy("-R", database=DATABASE)
+    Servers.standby.start(hot_standby="on", **{"mixedcc.memory": "64MB"})
+
+
+def end():
+    Servers.standby.remove()
+    Servers.primary.close()
+    drop_database(DATABASE)
+
+
+def test_faults():
+    """In a build with faults: each of them is found."""
+    for fault, check_name, test in FAULTS:
+        Servers.standby.configure(**{"mixedcc.fault": fault})
+        Servers.standby.control("restart", "-m", "fast")
+        must_be_found(fault, check_name, test)
+
+
+try:
+    begin()
+    if sys.argv[1:2] == ["--faults"]:
+        main(test_faults, end)
+    main(*TESTS, end)
+except psycopg2.Error as problem:
+    fail("set-up", problem)
+    raise SystemExit(1)
