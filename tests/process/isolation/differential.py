@@ -292,20 +292,20 @@ def documented(protocol, heap, ours):
     shares = "FOR KEY SHARE" in sql and any(STRONGER.search(s) for _, s, _ in before)
     if shares and isinstance(o, tuple) and (h[:2] == ("error", "40001") or h[0] == o[0]):
         return "KEY SHARE behind a stronger lock"
-    if sql.startswith("... ") and is_gone(ours, session, sql):
+    if sql.startswith("... ") and is_gone(ours, session, sql, h[:2] == ("error", "40001")):
         return "locks of rows that are gone"
     if protocols.has(protocol, "locks_partitions") and (HASTY.search(sql) or any(said == BLOCKED for _, _, said in before)):
         return "locks of partitions"
     return None
 
 
-def is_gone(ours, session, sql):
+def is_gone(ours, session, sql, fails):
     """Does this statement go on later, behind the end of another one that has waited, too, and that
-    has found no row?"""
+    has found no row? Or behind any one, if it fails because the row was replaced."""
     for who, statement, said in ours[0]:
         if (who, statement) == (session, sql):
             return False
-        if statement.startswith("... ") and said[0].endswith(" 0"):
+        if statement.startswith("... ") and (fails or said[0].endswith(" 0")):
             return True
     return False
 
