@@ -35,6 +35,8 @@ SETTLED = 0.012
 RUNS = 4
 # How long a script that differs may take to become smaller.
 SMALLER = 15
+# Longer than any statement_timeout.
+ENDLESS = 20
 OPTIONS = ("-c statement_timeout=10s -c enable_seqscan=off -c enable_bitmapscan=off -c enable_material=off -c client_min_messages=notice "
            f"-c deadlock_timeout={int(DEADLOCK_TIMEOUT * 1000)}ms -c jit=off -c max_parallel_workers_per_gather=0 -c enable_memoize=off")
 # What is compared of plans.
@@ -150,8 +152,10 @@ class Side:
 
     def settle(self):
         """Waits until each session has ended its statement or waits for another one."""
-        pids = {s.pid: s for s in self.sessions}
+        pids, end = {s.pid: s for s in self.sessions}, time.monotonic() + ENDLESS
         while True:
+            if time.monotonic() > end:
+                raise RuntimeError(f"{world(self.kind)}: a statement does not end, and waits for none")
             busy = [s for s in self.sessions if s.busy]
             if not busy:
                 break
@@ -292,7 +296,7 @@ def documented(protocol, heap, ours):
     shares = "FOR KEY SHARE" in sql and any(STRONGER.search(s) for _, s, _ in before)
     if shares and isinstance(o, tuple) and (h[:2] == ("error", "40001") or h[0] == o[0]):
         return "KEY SHARE behind a stronger lock"
-    if sql.startswith("... ") and is_gone(ours, session, sql, h[:2] == ("error", "40001")):
+    if sql.startswith("... ") and is_gone(ours, session, sql, h[:2] == ("error", "40001") or str(h[0]).endswith(" 0")):
         return "locks of rows that are gone"
     if protocols.has(protocol, "locks_partitions") and (HASTY.search(sql) or any(said == BLOCKED for _, _, said in before)):
         return "locks of partitions"
@@ -301,7 +305,7 @@ def documented(protocol, heap, ours):
 
 def is_gone(ours, session, sql, fails):
     """Does this statement go on later, behind the end of another one that has waited, too, and that
-    has found no row? Or behind any one, if it fails because the row was replaced."""
+    has found no row? Or behind any one, if it finds none or fails because the row was replaced."""
     for who, statement, said in ours[0]:
         if (who, statement) == (session, sql):
             return False
@@ -445,9 +449,12 @@ def finish(workers):
     boss = connect("postgres")
     query(boss, "ALTER SYSTEM RESET autovacuum")
     query(boss, "SELECT pg_reload_conf()")
-    for number in range(workers):
-        drop_database(f"{DATABASE}{number}")
-    query(boss, f"DROP ROLE IF EXISTS {USER}")
+    try:
+        for number in range(workers):
+            drop_database(f"{DATABASE}{number}")
+        query(boss, f"DROP ROLE IF EXISTS {USER}")
+    except psycopg2.Error as error:
+        fail("databases are dropped", error)  # a session does not end
 
 
 def differential():
