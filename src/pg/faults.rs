@@ -128,6 +128,8 @@ pub enum Fault {
     MovedForgotten,
     /// A standby shows what it has loaded before that is stable.
     LowForgotten,
+    /// A commit forgets that other code acts before it is decided.
+    LaterForgotten,
     /// A standby leaves what applied rows have replaced to the sessions that have applied them.
     AppliedPilesUp,
     /// A load on a standby does not ask whether there is room.
@@ -165,7 +167,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 73] = [
+    const OURS: [(&str, Fault); 74] = [
         ("tid_looked_once", Fault::TidLookedOnce),
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
@@ -226,6 +228,7 @@ mod switch {
         ("horizon_left_out", Fault::HorizonLeftOut),
         ("moved_forgotten", Fault::MovedForgotten),
         ("low_forgotten", Fault::LowForgotten),
+        ("later_forgotten", Fault::LaterForgotten),
         ("applied_piles_up", Fault::AppliedPilesUp),
         ("load_fills_memory", Fault::LoadFillsMemory),
         ("passed_forgotten", Fault::PassedForgotten),

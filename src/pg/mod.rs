@@ -12,6 +12,7 @@ pub mod isolation;
 pub mod local;
 pub mod machine;
 pub mod numa;
+pub mod others;
 pub mod previous;
 pub mod relations;
 #[cfg(test)]

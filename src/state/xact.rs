@@ -37,7 +37,7 @@ mod snapshots;
 mod tags;
 pub use import::{import_snapshot, is_unknown as is_snapshot_unknown};
 pub use kept::is_kept;
-pub use order::{comes_first, init, let_go, note_end_of_statement};
+pub use order::{comes_first, init, let_go, may_others_follow, note_end_of_statement};
 use parts::Parts;
 use pending::Pending;
 pub use pending::{before_change, begin_map, created, dropped, made, orphaned, replace_primary, take_out};

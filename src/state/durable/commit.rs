@@ -5,11 +5,19 @@
 //! (INV-LOGGED). Without a transaction id its one record is inserted when PostgreSQL has decided to
 //! commit: nothing can fail any more. With an id its records are inserted before PostgreSQL's own
 //! commit record, and the commit log decides about them.
+//!
+//! **INV-LAST**: From the CSN of a transaction without an id to its decision no code runs but ours,
+//! and PostgreSQL's, which does not wait and takes no id. PostgreSQL flushes the commit of an id,
+//! and waits for standbys, before our record would come: a crash there would lose our rows of a
+//! transaction that the commit log, or another node, takes for committed. And readers of its rows,
+//! and the companion that shuts the gate, would wait as long as such code does. So a transaction
+//! has its id before if it notifies, or if another extension has a callback behind ours. (The one
+//! of PL/pgSQL frees memory only.) Its commit is held.
 
 use super::{enter_window, marks, my_window, slot};
 use crate::pg::errors::complain;
 use crate::pg::faults::{self, Fault};
-use crate::pg::wal;
+use crate::pg::{others, wal};
 use crate::state::platform::PG;
 use crate::state::shmem;
 use crate::state::standby;
@@ -50,6 +58,8 @@ pub struct Commit {
     mixed: bool,
     /// Does COMMIT wait for the flush, and for synchronous standbys?
     synchronous: bool,
+    /// What other code does before the decision (INV-LAST).
+    later: Later,
     /// Did it depend on commits that were not done when its locks were taken?
     depended: bool,
     /// The commit is decided, and perhaps in WAL: it cannot be undone any more.
@@ -58,6 +68,24 @@ pub struct Commit {
     began: u64,
     builder: Builder,
     tables: Vec<&'static Table>,
+}
+
+/// What other code does between our validation and PostgreSQL's decision.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Later {
+    /// PostgreSQL takes the lock of NOTIFY, and an id.
+    notifies: bool,
+    /// Callbacks of other extensions may do anything.
+    others: bool,
+}
+
+impl Later {
+    fn look() -> Later {
+        if faults::on(Fault::LaterForgotten) {
+            return Later::default();
+        }
+        Later { notifies: others::notifies(), others: xact::may_others_follow() }
+    }
 }
 
 /// Above so many bytes of items the memory is not kept.
@@ -75,6 +103,10 @@ impl Commit {
     }
 
     fn before_any(&mut self, t: &mut Txn) -> Result<(), Error> {
+        self.later = if t.has_writes() { Later::look() } else { Later::default() };
+        if self.later.notifies {
+            wal::full_xid();
+        }
         if t.logs() {
             return self.before_logged(t);
         }
@@ -84,17 +116,29 @@ impl Commit {
                 return self.before_elsewhere(t);
             }
         }
-        self.prepare(t, stop::hold_ms() > 0)
+        self.prepare(t, stop::hold_ms() > 0 || self.later.others)
+    }
+
+    /// Takes the lock of NOTIFY, if PostgreSQL would wait for it when we have a CSN. Commits that
+    /// have it wait for no lock of ours: they have all of them. It is not taken before a callback
+    /// of another extension, which may wait for a commit elsewhere that wants it, too.
+    fn lock_notifications(&self) {
+        if self.later.notifies && !self.later.others {
+            others::lock_notifications();
+        }
     }
 
     /// A commit that logs nothing of ours.
     fn prepare(&mut self, t: &mut Txn, held: bool) -> Result<(), Error> {
-        if !self.mixed {
+        if !self.mixed && !self.later.notifies {
             return t.prepare_held(&PG, held, &|_, _| {});
         }
         t.prepare_locks(&PG)?;
-        mixed::enter_commit();
-        let held = t.has_writes() && (held || t.depends_on_open());
+        self.lock_notifications();
+        if self.mixed {
+            mixed::enter_commit();
+        }
+        let held = t.has_writes() && (held || self.later.notifies || t.depends_on_open());
         t.prepare_decide(&PG, held, &|_, _| {})
     }
 
@@ -123,6 +167,7 @@ impl Commit {
             complain(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, "out of memory for the record of a commit", "");
         }
         t.prepare_locks(&PG)?;
+        self.lock_notifications();
         if self.mixed {
             mixed::enter_commit();
         }
@@ -217,7 +262,7 @@ impl Commit {
     }
 
     fn needs_xid(&self, bytes: usize) -> bool {
-        Builder::needs_xid(bytes, self.tables.len()) || wal::has_origin() || wal::is_logical()
+        self.later.others || Builder::needs_xid(bytes, self.tables.len()) || wal::has_origin() || wal::is_logical()
     }
 
     /// P6: builds the record, or the records, one for each of which `insert` is called with its

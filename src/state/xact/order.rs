@@ -16,6 +16,7 @@
 //! there.
 
 use crate::pg::local::Local;
+use crate::pg::others;
 use pgrx::pg_sys;
 
 /// The argument of the callback in front. It is only compared.
@@ -32,23 +33,13 @@ static LET_GO: Local<bool> = Local::new(false);
 /// Of the transaction: PREPARE TRANSACTION has begun, and the transaction has not ended.
 static PREPARING: Local<bool> = Local::new(false);
 
-mod raw {
-    use pgrx::pg_sys;
-    extern "C-unwind" {
-        // Without the guard of the bindings: they free and allocate a few bytes. Out of memory is
-        // an ERROR, after which the callback that does not move is still there.
-        pub fn RegisterXactCallback(f: pg_sys::XactCallback, arg: *mut core::ffi::c_void);
-        pub fn UnregisterXactCallback(f: pg_sys::XactCallback, arg: *mut core::ffi::c_void);
-    }
-}
-
 /// Registers the callback twice.
 pub fn init(callback: pg_sys::XactCallback) {
     // SAFETY: `_PG_init` runs alone, so the callback has no caller yet.
     unsafe {
         CALLBACK.set(callback);
         pg_sys::RegisterXactCallback(callback, std::ptr::null_mut());
-        pg_sys::RegisterXactCallback(callback, FRONT);
+        others::register(callback, FRONT);
     }
 }
 
@@ -59,11 +50,13 @@ pub fn go_in_front() {
         let callback = CALLBACK.get();
         // SAFETY: our callback is in the list twice, and does not move once it has begun to commit
         // (INV-FRONT).
-        unsafe {
-            raw::UnregisterXactCallback(callback, FRONT);
-            raw::RegisterXactCallback(callback, FRONT);
-        }
+        unsafe { others::put_in_front(callback, FRONT) };
     }
+}
+
+/// May a callback of another extension act after ours, in the commit that has begun?
+pub fn may_others_follow() -> bool {
+    others::may_follow(CALLBACK.get())
 }
 
 /// A statement ends, which may have had other extensions register callbacks: ours comes before

@@ -282,6 +282,107 @@ def mixed():
     hangs("of heap and an unlogged table", "unlogged", cancel)
 
 
+def readers_go_on(name, changes, committer, waits_so):
+    """A session has changed rows and commits, which waits before it is decided: readers show the
+    state before, and do not wait."""
+    outcome = []
+    thread = threading.Thread(target=lambda: outcome.append(code(committer, "COMMIT")))
+    thread.start()
+    must_come(waits_so)
+    reader = session()
+    query(reader, "SET statement_timeout = '5s'")
+    for table, where in changes:
+        for level in ("READ COMMITTED", "REPEATABLE READ"):
+            query(reader, f"BEGIN ISOLATION LEVEL {level}")
+            equal(f"{name}: {level} shows the state before, {table}", shown(reader, f"SELECT n FROM {table} WHERE {where}"), 0)
+            query(reader, "ROLLBACK")
+        writer = session("local")
+        query(writer, "SET statement_timeout = '5s'")
+        equal(f"{name}: other rows are written, {table}", code(writer, f"UPDATE {table} SET n = n + 1 WHERE id = 60"), None)
+        writer.close()
+    reader.close()
+    check(f"{name}: it waits still", not outcome)
+    return thread, outcome
+
+
+def shown(connection, sql):
+    try:
+        return value(connection, sql)
+    except psycopg2.Error as error:
+        return error.pgcode
+
+
+def ends(name, changes, thread, outcome):
+    thread.join(60)
+    equal(f"{name}: it has committed", outcome, [None])
+    for table, where in changes:
+        equal(f"{name}: then its rows are seen, {table}", value(BOSS, f"SELECT n FROM {table} WHERE {where}"), 1)
+
+
+def notifies():
+    """A commit that hangs has the lock of NOTIFY, and others that notify wait for it."""
+    fresh()
+    standby = Standby()
+    try:
+        query(BOSS, "ALTER SYSTEM SET synchronous_standby_names = 'receiver'")
+        query(BOSS, "ALTER SYSTEM SET mixedcc.time_marks = -1")
+        reload(BOSS)
+        must_come(standby.is_synchronous)
+        standby.stop()
+        holder = session("on")
+        query(holder, "BEGIN; INSERT INTO heap VALUES (1); NOTIFY hanging")
+        held = threading.Thread(target=lambda: query(holder, "COMMIT"))
+        held.start()
+        must_come(lambda: waits(holder))
+        started = []
+        for n, (level, statements) in enumerate((("off", "UPDATE plain SET n = 1 WHERE id = {}"), ("on", "UPDATE unlogged SET n = 1 WHERE id = {}"),
+                                                 ("local", "UPDATE plain SET n = 1 WHERE id = {0}; UPDATE unlogged SET n = 1 WHERE id = {0}"))):
+            name, one, row = f"it notifies, {level}", session(level), 5 + n
+            query(one, f"SET statement_timeout = '90s'; BEGIN; {statements.format(row)}; SELECT pg_notify('hanging', '{n}')")
+            waiting = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
+            changes = [(table, f"id = {row}") for table in ("plain", "unlogged") if table in statements]
+            began = readers_go_on(name, changes, one, lambda: value(BOSS, waiting, (one.info.backend_pid,)) is True)
+            started.append((name, changes, *began))
+        # The companion is not kept up: no commit that waits is in the middle of logging.
+        checkpoint = session()
+        query(checkpoint, "SET statement_timeout = '20s'")
+        equal("it notifies: a checkpoint goes on", code(checkpoint, "CHECKPOINT"), None)
+        checkpoint.close()
+        standby.go_on()
+        held.join(60)
+        [ends(*one) for one in started]
+        holder.close()
+    finally:
+        query(BOSS, "ALTER SYSTEM RESET synchronous_standby_names")
+        query(BOSS, "ALTER SYSTEM RESET mixedcc.time_marks")
+        reload(BOSS)
+        standby.remove()
+
+
+def foreign():
+    """The remote part of a commit waits for a lock."""
+    fresh()
+    query(BOSS, """CREATE EXTENSION IF NOT EXISTS postgres_fdw; CREATE TABLE remote (n int);
+        CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(77); RETURN NULL; END';
+        CREATE CONSTRAINT TRIGGER late AFTER INSERT ON remote DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late()""")
+    query(BOSS, f"CREATE SERVER here FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '{os.environ['PGHOST']}', dbname '{DATABASE}')")
+    query(BOSS, "CREATE USER MAPPING FOR CURRENT_USER SERVER here; CREATE FOREIGN TABLE far (n int) SERVER here OPTIONS (table_name 'remote')")
+    for level, table in (("off", "plain"), ("local", "unlogged")):
+        name, holder, one = f"its remote part waits, {table}", session(), session(level)
+        query(holder, "SELECT pg_advisory_lock(77)")
+        query(one, f"BEGIN; UPDATE {table} SET n = 1 WHERE id = 5; INSERT INTO far VALUES (1)")
+        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 77 AND NOT granted"
+        began = readers_go_on(name, [(table, "id = 5")], one, lambda: value(BOSS, waiting) == 1)
+        checkpoint = session()
+        query(checkpoint, "SET statement_timeout = '20s'")
+        equal(f"{name}: a checkpoint goes on", code(checkpoint, "CHECKPOINT"), None)
+        checkpoint.close()
+        query(holder, "SELECT pg_advisory_unlock(77)")
+        ends(name, [(table, "id = 5")], *began)
+        [connection.close() for connection in (holder, one)]
+    query(BOSS, "DROP EXTENSION postgres_fdw CASCADE; DROP TABLE remote; DROP FUNCTION late")
+
+
 def run():
     global BOSS
     BOSS = make_database(DATABASE)
@@ -308,7 +409,7 @@ try:
     run()
     if sys.argv[1:2] == ["--faults"]:
         main(pin_is_found, end)
-    main(without_id, with_id, mixed, end)
+    main(without_id, with_id, mixed, notifies, foreign, end)
 except psycopg2.Error as problem:
     fail("set-up", problem)
     raise SystemExit(1)
