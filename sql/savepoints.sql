@@ -139,6 +139,14 @@ COMMIT AND CHAIN;
 UPDATE sp_t SET v = 6;
 ROLLBACK;
 SELECT DISTINCT v FROM sp_t;
+-- NOTIFY, also where each error would end the session.
+SET exit_on_error = on;
+BEGIN;
+UPDATE sp_t SET v = 7;
+NOTIFY sp_nobody;
+COMMIT;
+RESET exit_on_error;
+SELECT DISTINCT v FROM sp_t;
 DROP PROCEDURE sp_batches;
 DROP FUNCTION sp_try, sp_deep;
 DROP TABLE sp_t;

@@ -156,7 +156,13 @@ pub fn notifies() -> bool {
         pg_sys::ffi::pg_guard_ffi_boundary(|| raw::AtPrepare_Notify());
         false
     });
-    pgrx::PgTryBuilder::new(look).catch_others(|_| true).execute()
+    // With `exit_on_error` each ERROR ends the session, also one that is caught.
+    // SAFETY: a variable of this process.
+    let exits = unsafe { std::mem::replace(&mut *(&raw mut pg_sys::ExitOnAnyError), false) };
+    let found = pgrx::PgTryBuilder::new(look).catch_others(|_| true).execute();
+    // SAFETY: the same.
+    unsafe { pg_sys::ExitOnAnyError = exits };
+    found
 }
 
 /// Takes the lock that PostgreSQL takes for a commit that notifies. An ERROR unwinds.

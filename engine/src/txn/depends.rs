@@ -145,16 +145,21 @@ impl Depends {
 #[derive(Default)]
 pub(super) struct LeftOut {
     pin: Csn,
+    /// All above this. On a standby a snapshot may lie below the clock: what it leaves out there is
+    /// applied later.
+    upto: Csn,
     list: Vec<Csn>,
 }
 
 impl LeftOut {
-    /// A snapshot under the pin at this CSN leaves these out.
-    fn add(&mut self, pin: Csn, excluded: impl Iterator<Item = Csn>) {
+    /// A snapshot under the pin at this CSN leaves these out, and all above `upto`.
+    fn add(&mut self, pin: Csn, upto: Csn, excluded: impl Iterator<Item = Csn>) {
         if self.pin != pin {
             self.list.clear();
+            self.upto = Csn::MAX;
         }
         self.pin = pin;
+        self.upto = self.upto.min(upto);
         for csn in excluded.filter(|csn| *csn <= pin) {
             if !self.list.contains(&csn) {
                 self.list.push(csn);
@@ -164,7 +169,7 @@ impl LeftOut {
 
     /// Does a snapshot under this pin leave the commit out?
     pub fn has(&self, pin: Csn, csn: Csn) -> bool {
-        self.pin == pin && self.list.contains(&csn) && !faults::on(Fault::PastByPin)
+        self.pin == pin && (csn > self.upto || self.list.contains(&csn)) && !faults::on(Fault::PastByPin)
     }
 }
 
@@ -182,9 +187,15 @@ impl Txn {
         self.e.pin(self.slot);
         let seen = self.e.take_seen(list);
         if !list.is_empty() {
-            self.left_out.add(self.e.pinned_at(self.slot), list.iter().map(|(csn, _)| *csn));
+            self.left_out.add(self.e.pinned_at(self.slot), seen.0, list.iter().map(|(csn, _)| *csn));
         }
         seen
+    }
+
+    /// Under its pin the transaction has a snapshot up to this CSN, on a standby: the clock may be
+    /// above it.
+    pub fn note_snapshot(&mut self, upto: Csn) {
+        self.left_out.add(self.e.pinned_at(self.slot), upto, std::iter::empty());
     }
 
     /// Takes the snapshot of a serializable transaction that only reads: it sees all commits up to
@@ -204,7 +215,7 @@ impl Txn {
             let open: Vec<_> = seen.excluded.iter().map(|csn| (*csn, 0)).collect();
             self.depends.begin_at((seen.upto, seen.floor), &open);
         }
-        self.left_out.add(self.e.pinned_at(self.slot), seen.excluded.iter().copied());
+        self.left_out.add(self.e.pinned_at(self.slot), seen.upto, seen.excluded.iter().copied());
     }
 
     /// The end of the last look's list as a snapshot that sees what is valid now, for optimistic
@@ -228,6 +239,7 @@ impl Txn {
     /// is at least its CSN. Below a tombstone that committed at our pin or before lies memory that
     /// may be freed (INV-UNLINK), and that no snapshot or read of ours sees. A tombstone that a
     /// snapshot under our pin leaves out is an exception: its commit was not done when we pinned.
+    /// On a standby it was not applied.
     pub fn any_row(&self, rec: &Record) -> Option<NonNull<Version>> {
         let pin = self.e.pinned_at(self.slot);
         let mut v = NonNull::new(rec.head())?;

@@ -51,8 +51,8 @@ impl Reclamation {
     }
 
     /// Frees what this slot has retired, if that is much: all that no pin keeps. It is for a
-    /// transaction that commits nothing, and has applied what others have committed. The clock may
-    /// stand still.
+    /// transaction that commits nothing, and has applied what others have committed. What was
+    /// retired at the present clock waits until that moves with what is stable.
     fn collect_applied(&mut self, owner: &Owner, p: &dyn Platform) {
         let (e, slot) = (&owner.e, owner.slot);
         let waiting = || RetireQueue::len(e, slot);
@@ -64,7 +64,6 @@ impl Reclamation {
             return;
         }
         self.commits = 0;
-        e.tick();
         RetireQueue::drain(e, slot, e.refresh_min_pin(p), usize::MAX);
         if waiting() >= DRAIN {
             e.prune(slot, slot, (2 * DRAIN + waiting() / 2) as usize);
@@ -88,7 +87,6 @@ impl Engine {
         if self.retired() < DRAIN {
             return;
         }
-        self.tick();
         let min = self.refresh_min_pin(p);
         for slot in 0..self.slots.len() as SlotId {
             let waiting = RetireQueue::len(self, slot);

@@ -128,16 +128,23 @@ impl Commit {
         }
     }
 
+    /// The locks of the cluster that a commit takes when it has all others: the turn of mixed
+    /// transactions, and then that of NOTIFY.
+    fn take_last_locks(&self) {
+        if self.mixed {
+            mixed::enter_commit(|| self.lock_notifications());
+        } else {
+            self.lock_notifications();
+        }
+    }
+
     /// A commit that logs nothing of ours.
     fn prepare(&mut self, t: &mut Txn, held: bool) -> Result<(), Error> {
         if !self.mixed && !self.later.notifies {
             return t.prepare_held(&PG, held, &|_, _| {});
         }
         t.prepare_locks(&PG)?;
-        self.lock_notifications();
-        if self.mixed {
-            mixed::enter_commit();
-        }
+        self.take_last_locks();
         let held = t.has_writes() && (held || self.later.notifies || t.depends_on_open());
         t.prepare_decide(&PG, held, &|_, _| {})
     }
@@ -167,10 +174,7 @@ impl Commit {
             complain(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, "out of memory for the record of a commit", "");
         }
         t.prepare_locks(&PG)?;
-        self.lock_notifications();
-        if self.mixed {
-            mixed::enter_commit();
-        }
+        self.take_last_locks();
         self.synchronous = wal::is_synchronous();
         self.depended = t.depends_on_open();
         enter_window();

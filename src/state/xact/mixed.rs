@@ -170,12 +170,14 @@ fn count_as_writer(t: &Txn) {
     }
 }
 
-/// Takes the lock, and makes the tests (INV-MIXED). An ERROR aborts the transaction. Nothing waits
-/// for another lock from here to the end of the commit.
-pub fn enter_commit() {
+/// Takes the lock, and makes the tests (INV-MIXED). An ERROR aborts the transaction. `last` takes
+/// the last lock that the commit needs behind that one: who has it waits for no turn. Nothing waits
+/// for another lock after it to the end of the commit.
+pub fn enter_commit(last: impl FnOnce()) {
     if !faults::on(Fault::MixedTogether) {
         take_turn();
     }
+    last();
     // Before the CSN, and before the test.
     cuts::note_commit(wal::full_xid());
     compat::check_before_commit();

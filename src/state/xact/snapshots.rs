@@ -45,6 +45,7 @@ unsafe fn take(s: pg_sys::Snapshot) -> Kept {
         t.take_seen(&mut list); // It pins.
                                 // SAFETY: the contract of this function.
         let csn = unsafe { standby::take(s) };
+        t.note_snapshot(csn);
         return Kept { upto: csn, floor: csn, excluded: Vec::new() };
     }
     if matches!(mode(), Mode::ReadCommitted) {

@@ -97,6 +97,35 @@ def test_old_snapshot_ends():
     [session.close() for session in (old, one)]
 
 
+def test_snapshots_below_the_clock():
+    """What is freed leaves snapshots as they are, also those that are older than the last look."""
+    query(Servers.primary, "CREATE TABLE keyed (a int, b int, c int, PRIMARY KEY (a, b, c)) USING mixedcc")
+    query(Servers.primary, "INSERT INTO keyed SELECT 1, i, i % 7 FROM generate_series(1, 200) i")
+    for n in range(6):
+        query(Servers.primary, f"CREATE TABLE beside_{n} (id int PRIMARY KEY, n int) USING mixedcc")
+        query(Servers.primary, f"INSERT INTO beside_{n} SELECT i, 0 FROM generate_series(1, 100) i")
+    one, old = Servers.standby.connect(), Servers.standby.connect()
+    look = "SELECT count(*), sum(b) FROM keyed WHERE a = 1 AND c < 5"
+    for n in range(6):
+        shows(one, f"beside_{n}")
+    query(old, look)
+    for n in range(6):
+        query(Servers.primary, f"UPDATE beside_{n} SET n = 1")
+    must_come(lambda: value(one, "SELECT sum(n) FROM beside_5") == 100, 60)
+    for n in range(5):
+        value(one, f"SELECT sum(n) FROM beside_{n}")
+    query(old, "SET enable_seqscan = off; BEGIN ISOLATION LEVEL REPEATABLE READ")
+    before = query(old, look)
+    for b in range(1, 11):
+        query(Servers.primary, f"DELETE FROM keyed WHERE b = {b}")
+    must_come(lambda: value(one, "SELECT count(*) FROM keyed") == 190, 60)
+    equal("standby memory: a snapshot keeps its rows", query(old, look), before)
+    query(old, "COMMIT")
+    equal("standby memory: and the next one has none of them", query(old, look),
+          query(Servers.primary, look))
+    [session.close() for session in (old, one)]
+
+
 def test_table_too_large():
     """Others follow beside loads of a table that does not fit. It is loaded when it does."""
     query(Servers.primary, "CREATE TABLE large (id int, n int, w text) USING mixedcc")
@@ -156,7 +185,7 @@ def test_promotion():
     equal("standby memory: its rows are safe", Servers.standby.ask("SELECT sum(n) FROM large"), 110_000)
 
 
-TESTS = (test_sessions_end, test_sessions_idle, test_old_snapshot_ends, test_table_too_large, test_promotion)
+TESTS = (test_snapshots_below_the_clock, test_sessions_end, test_sessions_idle, test_old_snapshot_ends, test_table_too_large, test_promotion)
 FAULTS = (("applied_piles_up", "standby memory: what idle sessions have replaced is freed by others", test_sessions_idle),
           ("load_fills_memory", "standby memory: its loads take no memory from others", test_table_too_large))
 
