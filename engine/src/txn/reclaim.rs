@@ -51,8 +51,8 @@ impl Reclamation {
     }
 
     /// Frees what this slot has retired, if that is much: all that no pin keeps. It is for a
-    /// transaction that commits nothing, and has applied what others have committed. What was
-    /// retired at the present clock waits until that moves with what is stable.
+    /// transaction that commits nothing, and has applied what others have committed. Versions that
+    /// sessions have retired at the present clock wait until it moves with the stable prefix.
     fn collect_applied(&mut self, owner: &Owner, p: &dyn Platform) {
         let (e, slot) = (&owner.e, owner.slot);
         let waiting = || RetireQueue::len(e, slot);

@@ -171,8 +171,8 @@ fn count_as_writer(t: &Txn) {
 }
 
 /// Takes the lock, and makes the tests (INV-MIXED). An ERROR aborts the transaction. `last` takes
-/// the last lock that the commit needs behind that one: who has it waits for no turn. Nothing waits
-/// for another lock after it to the end of the commit.
+/// the last lock that the commit needs, so that no holder of that one waits for its turn. Nothing
+/// waits for another lock from there to the end of the commit.
 pub fn enter_commit(last: impl FnOnce()) {
     if !faults::on(Fault::MixedTogether) {
         take_turn();
