@@ -28,6 +28,12 @@ pub fn protect(info: &RelInfo, partition: Option<u16>) {
     touches(info, partition).for_each(|at| ok(xact::txn().scan(&PG, at)));
 }
 
+/// An insert of a subtransaction is checked against the rows of all partitions
+/// ([`mixedcc_engine::Txn::note_absent_rows`]).
+pub fn note_absent(info: &RelInfo) {
+    xact::txn().note_absent_rows(touches(info, None));
+}
+
 /// The value that the keys of a scan fix for a column of the index (from 0), and its type.
 ///
 /// # Safety

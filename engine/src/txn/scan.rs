@@ -432,6 +432,21 @@ impl Txn {
         self.scans.add_absent(look, key, self.depth);
     }
 
+    /// The same of a check that has no key: it looks for rows of these partitions, which are all of
+    /// a table. If the insert is undone, others may have no new rows there. Call it before the
+    /// check.
+    pub fn note_absent_rows(&mut self, all: impl Iterator<Item = Touch>) {
+        let mut all = all.peekable();
+        if all.peek().is_none_or(|first| self.scans.has_absent_rows(*first, self.depth)) {
+            return;
+        }
+        let now = self.e.now();
+        for at in all {
+            let start = at.partition().ring.list().position();
+            self.scans.add_absent_rows(at, start, if start.is_quiet() { now } else { 0 }, self.depth);
+        }
+    }
+
     /// The predicates in ranges of indexes.
     pub fn range_predicates(&self) -> impl Iterator<Item = PredicateView<'_>> {
         self.scans.ranged.views()

@@ -43,6 +43,12 @@ struct Absent {
     depth: u32,
 }
 
+/// A partition in which an insert of a subtransaction has found no row that excludes its own.
+struct AbsentRows {
+    predicate: PartitionPredicate,
+    depth: u32,
+}
+
 /// What the transaction has scanned.
 #[derive(Default)]
 pub(super) struct ScanSet {
@@ -56,6 +62,8 @@ pub(super) struct ScanSet {
     settled: Vec<u64>,
     /// Keys that inserts of subtransactions have found absent, by depth.
     absent: Vec<Absent>,
+    /// The same of checks without keys: a partition is there once for each depth.
+    absent_rows: Vec<AbsentRows>,
 }
 
 fn key(p: &Partition) -> usize {
@@ -115,11 +123,24 @@ impl ScanSet {
             || self.conditional.iter().any(|q| q.predicate.is_of(table))
             || self.ranged.views().any(|q| std::ptr::eq(q.ranges.table(), table))
             || !self.absent.is_empty()
+            || !self.absent_rows.is_empty()
     }
 
     /// An insert at this depth has found the key absent since `look`.
     pub fn add_absent(&mut self, look: LookPosition, key: &[u8], depth: u32) {
         self.absent.push(Absent { look, key: key.into(), depth });
+    }
+
+    /// Has an insert at this depth looked for rows of the partition?
+    pub fn has_absent_rows(&self, at: Touch, depth: u32) -> bool {
+        let is_its = |a: &AbsentRows| a.depth == depth && key(a.predicate.at.partition()) == key(at.partition());
+        self.absent_rows.iter().any(is_its)
+    }
+
+    /// An insert at this depth has found no row that excludes its own. As [`ScanSet::add_partition`]
+    /// if it is undone.
+    pub fn add_absent_rows(&mut self, at: Touch, start: Position, since: Csn, depth: u32) {
+        self.absent_rows.push(AbsentRows { predicate: PartitionPredicate::new(at, start, since), depth });
     }
 
     /// The subtransactions at `depth` and deeper are undone: what their inserts found absent is a
@@ -135,6 +156,10 @@ impl ScanSet {
             self.ranged.add(new, unknown, |_| start);
             any = true;
         }
+        while let Some(a) = self.absent_rows.pop_if(|a| a.depth >= depth) {
+            self.add_partition(a.predicate.at, a.predicate.start, a.predicate.since);
+            any = true;
+        }
         any
     }
 
@@ -142,8 +167,11 @@ impl ScanSet {
     pub fn merge_absent(&mut self, depth: u32) {
         if depth <= 2 {
             self.absent.clear();
+            self.absent_rows.clear();
         } else {
             let merged = self.absent.iter_mut().filter(|a| a.depth >= depth);
+            merged.for_each(|a| a.depth = depth - 1);
+            let merged = self.absent_rows.iter_mut().filter(|a| a.depth >= depth);
             merged.for_each(|a| a.depth = depth - 1);
         }
     }
@@ -159,6 +187,7 @@ impl ScanSet {
     pub fn clear(&mut self) {
         self.ranged.clear();
         super::clear_vec(&mut self.absent);
+        super::clear_vec(&mut self.absent_rows);
         super::clear_map(&mut self.partitions);
         super::clear_vec(&mut self.conditional);
         super::clear_vec(&mut self.settled);

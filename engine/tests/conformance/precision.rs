@@ -458,6 +458,38 @@ fn what_a_subtransaction_wrote_is_not_registered_after_its_abort() {
     }
 }
 
+/// Under each protocol: the transaction has no lock of the partition.
+#[test]
+fn rows_that_an_undone_insert_found_absent_stay_so() {
+    for protocol in Protocol::ALL {
+        for deeper in [false, true] {
+            for (keep, inserts, fails) in [(false, true, true), (false, false, false), (true, true, false)] {
+                let w = world(protocol, Policy::Wait, &[3], 16);
+                let r = Recorder::new();
+                let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
+                if !inserts && !w_has(&mut writer, 3) {
+                    write(&mut writer, 3, false, 0);
+                }
+                reader.begin(Serializable);
+                reader.savepoint();
+                if deeper {
+                    reader.savepoint();
+                }
+                for _ in 0..2 {
+                    reader.t.note_absent_rows([w.touch(0)].into_iter());
+                }
+                if deeper {
+                    reader.end_savepoint(true);
+                }
+                reader.end_savepoint(keep);
+                write(&mut writer, 3, !inserts, 0);
+                assert_eq!(reader.commit().is_err(), fails, "{protocol:?} {deeper} {keep} {inserts}");
+                reader.abort();
+            }
+        }
+    }
+}
+
 #[test]
 fn a_key_that_an_undone_insert_found_absent_stays_so() {
     let w = world(Protocol::Occ, Policy::Wait, &[3], 16);

@@ -109,8 +109,9 @@ unsafe fn note_keys(
 
 /// A row is inserted in a subtransaction, before its unique checks; an update may have moved it. If
 /// they find none like it and the insert is undone, none may come: the engine is told which keys
-/// they are, and where their predicates would start. What has no key there, as an exclusion
-/// constraint, is protected by the table's partitions at once.
+/// they are, and where their predicates would start. For a check without such a key, as that of an
+/// exclusion constraint, the predicates would be the table's partitions. Constraints that are
+/// checked at the end of the statement count, too, as the client learns of that.
 ///
 /// # Safety
 /// An open relation of ours; the row is of it, and goes to the partition `at`.
@@ -123,12 +124,10 @@ pub unsafe fn note_absent(rel: pg_sys::Relation, info: &RelInfo, at: Touch, row:
         for oid in pgrx::PgList::<pg_sys::Oid>::from_pg(list).iter_oid() {
             let index = pg_sys::index_open(oid, pg_sys::AccessShareLock as i32);
             let form = (*index).rd_index;
-            if (*form).indimmediate {
-                match ((*form).indisunique, (*form).indisexclusion) {
-                    (true, _) => absent_key(rel, info, index, at, row),
-                    (_, true) => partitions::protect(info, None),
-                    _ => (),
-                }
+            match ((*form).indisunique, (*form).indisexclusion) {
+                (true, _) => absent_key(rel, info, index, at, row),
+                (_, true) => partitions::note_absent(info),
+                _ => (),
             }
             pg_sys::index_close(index, pg_sys::NoLock as i32);
         }
@@ -141,7 +140,7 @@ unsafe fn absent_key(rel: pg_sys::Relation, info: &RelInfo, index: pg_sys::Relat
     // index.
     unsafe {
         let Some(ranged) = of_index(rel, info, index) else {
-            partitions::protect(info, None);
+            partitions::note_absent(info);
             return;
         };
         let mut key = Vec::new();
