@@ -137,8 +137,8 @@ impl ScanSet {
         self.absent_rows.iter().any(is_its)
     }
 
-    /// An insert at this depth has found no row that excludes its own. As [`ScanSet::add_partition`]
-    /// if it is undone.
+    /// An insert at this depth has found no row that excludes its own. As
+    /// [`ScanSet::add_partition`] if it is undone.
     pub fn add_absent_rows(&mut self, at: Touch, start: Position, since: Csn, depth: u32) {
         self.absent_rows.push(AbsentRows { predicate: PartitionPredicate::new(at, start, since), depth });
     }
