@@ -248,3 +248,18 @@ SELECT idx_scan > 0 AS scans, idx_tup_fetch > 0 AS rows FROM pg_stat_user_tables
 SET client_min_messages = warning;
 DROP SCHEMA ps CASCADE;
 DROP ROLE ps_user;
+
+-- Conditions are tested on entries whose keys leave something open: they leave no memory behind.
+CREATE TABLE ps_tested (a int, y int, PRIMARY KEY (a, y)) USING mixedcc;
+INSERT INTO ps_tested SELECT i, 1 FROM generate_series(1, 200000) i;
+ANALYZE ps_tested;
+SET enable_seqscan = off;
+SELECT count(*), (SELECT sum(total_bytes) < 8000000 FROM pg_backend_memory_contexts) AS little
+    FROM ps_tested WHERE y = extract(year FROM now())::int;
+RESET enable_seqscan;
+-- Two long arrays for one column.
+SET statement_timeout = '20s';
+SELECT count(*) FROM ps_tested WHERE a = ANY (ARRAY(SELECT generate_series(1, 100000)))
+    AND a = ANY (ARRAY(SELECT generate_series(100000, 200000))) AND y = 1;
+RESET statement_timeout;
+DROP TABLE ps_tested;

@@ -244,7 +244,7 @@ impl Conditions {
         values.sort_by(|a, b| compare(a, b));
         values.dedup_by(|a, b| compare(a, b) == Ordering::Equal);
         if let Some(old) = &self.equal {
-            values.retain(|v| old.iter().any(|o| compare(o, v) == Ordering::Equal));
+            values.retain(|v| old.binary_search_by(|o| compare(o, v)).is_ok());
         }
         self.nothing |= values.is_empty();
         self.equal = Some(values);

@@ -176,6 +176,12 @@ unsafe fn meets((conditions, context, slot): Test, info: &RelInfo, t: &Txn, r: R
     unsafe {
         tuple::store(slot, info.oid, Tid::Record(r.no), v.as_ptr());
         (*context).ecxt_scantuple = slot;
-        expr::passes(conditions, context)
+        let passes = expr::passes(conditions, context);
+        // What the conditions have allocated would stay until the next row that meets them.
+        let memory = (*context).ecxt_per_tuple_memory;
+        if !passes && !(*memory).isReset {
+            pg_sys::MemoryContextReset(memory);
+        }
+        passes
     }
 }

@@ -217,8 +217,9 @@ pub(super) fn end(commit: bool) {
                 free_map(*old);
             }
             Pending::Map { table, old, new, parts } => {
-                restore_map(table, *old, parts);
-                free_map(*new);
+                if undo_map(table, *old, *new, parts) {
+                    free_map(*new);
+                }
             }
             _ => {}
         }
@@ -233,6 +234,19 @@ pub(super) fn end(commit: bool) {
             _ => {}
         }
     }
+}
+
+/// A change of a table's map is undone in the process that has made it. Was the new map in use? If
+/// it was not, as its making has failed, no other process has reached it: it is freed at once.
+fn undo_map(table: &Table, old: NonNull<PartitionMap>, new: NonNull<PartitionMap>, parts: &Option<Parts>) -> bool {
+    let was_used = std::ptr::eq(table.map(), new.as_ptr());
+    restore_map(table, old, parts);
+    if !was_used {
+        let t = &backend().txn;
+        // SAFETY: INV-MAP: no table has ever had it, and the change leaves the list.
+        unsafe { t.e.region.free(t.slot as usize, new.cast()) }
+    }
+    was_used
 }
 
 /// A change of a table's map is undone.
@@ -288,8 +302,9 @@ pub(super) fn undo(level: u32) {
         match p {
             Pending::Created(k) => b.pending.extend(take_out(k).map(|t| (0, Pending::Orphan(t)))),
             Pending::Map { table, old, new, parts } => {
-                restore_map(table, old, &parts);
-                b.pending.push((0, Pending::OldMap(new)));
+                if undo_map(table, old, new, &parts) {
+                    b.pending.push((0, Pending::OldMap(new)));
+                }
             }
             Pending::Dropped(_) => {}
             Pending::Primary { table, old } => end_own_primary(table, old, false),

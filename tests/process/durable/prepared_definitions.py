@@ -7,6 +7,7 @@ kept, too."""
 import os
 import sys
 import threading
+import time
 
 import psycopg2
 
@@ -218,6 +219,30 @@ def dirty(cluster):
         session.close()
 
 
+def beside_a_round(cluster):
+    """The same where a round has taken the table's flag, and has not written all of it."""
+    found, rows = [], 100_000
+    for turn in range(4):
+        session, other = cluster.connect(), cluster.connect()
+        make(session, True)
+        query(session, f"INSERT INTO t SELECT g, 0, -g FROM generate_series(1000, {rows + 999}) g")
+        query(session, "CHECKPOINT")
+        query(session, "UPDATE t SET v = 1 WHERE id >= 1000")
+        checkpoint = threading.Thread(target=attempt, args=(other, "CHECKPOINT"))
+        checkpoint.start()
+        time.sleep(0.01 * 3 ** turn)
+        equal(f"prepared, beside a round, {turn}: PREPARE", prepare(cluster, "TRUNCATE t"), None)
+        checkpoint.join()
+        session.close()
+        other.close()
+        crash(cluster)
+        session = cluster.connect()
+        query(session, "ROLLBACK PREPARED 'p'")
+        found.append(attempt(session, "SELECT count(*), sum(v) FROM t WHERE id >= 1000"))
+        session.close()
+    equal("prepared, beside a round: its rows", found, [[(rows, rows)]] * len(found))
+
+
 def beside_the_finish(cluster):
     """A session has waited for the table in the middle of a statement, by way of the table of which
     it is a partition. It goes on as soon as PostgreSQL has decided, and another process makes or
@@ -301,7 +326,7 @@ def memory(cluster):
     session.close()
 
 
-TESTS = (cases, unlogged, dirty, failures, beside_the_finish, memory)
+TESTS = (cases, unlogged, dirty, beside_a_round, failures, beside_the_finish, memory)
 
 
 def test_definitions():
