@@ -70,12 +70,13 @@ def test_sessions_end():
 def test_sessions_idle():
     """Each of some sessions follows once in a while, and is idle between."""
     sessions = [Servers.standby.connect() for _ in range(7)]
-    codes = []
+    codes, peak = [], 0
     for turn in range(14):
         change()
         codes.append(shows(sessions[turn % len(sessions)]))
+        peak = max(peak, used())
     equal("standby memory: what idle sessions have replaced is freed by others", set(codes), {None})
-    check("standby memory: and little memory is in use, beside them", used() < 40 * MB, used())
+    check("standby memory: and little memory is in use, beside them", peak < 50 * MB, peak)
     [session.close() for session in sessions]
 
 
@@ -186,7 +187,7 @@ def test_promotion():
 
 
 TESTS = (test_snapshots_below_the_clock, test_sessions_end, test_sessions_idle, test_old_snapshot_ends, test_table_too_large, test_promotion)
-FAULTS = (("applied_piles_up", "standby memory: what idle sessions have replaced is freed by others", test_sessions_idle),
+FAULTS = (("applied_piles_up", "standby memory: and little memory is in use, beside them", test_sessions_idle),
           ("load_fills_memory", "standby memory: its loads take no memory from others", test_table_too_large))
 
 
