@@ -15,6 +15,7 @@ import time
 
 import psycopg2
 
+from lib import crash
 from lib.common import check, connect, create_table, drop_database, equal, fail, main, make_database, must_come, query, server, tool, value, wait_until
 
 DATABASE = "process_saved"
@@ -431,9 +432,17 @@ def control_state():
     return re.search(r"cluster state:\s+(.*)", tool("pg_controldata", "-D", PATH["data"]))[1]
 
 
-def forget_postmaster(pid):
-    """After SIGKILL: as scripts/server does it."""
-    must_come(lambda: not os.path.exists(f"/proc/{pid}") or "zombie" in pathlib.Path(f"/proc/{pid}/status").read_text())
+def kill_postmaster(pid):
+    """SIGKILL, as scripts/server does it. Its children end by themselves: one may open the server
+    for business meanwhile, in the control file."""
+    children = []
+    with contextlib.suppress(ProcessLookupError):  # all is saved, and it has ended
+        os.kill(pid, signal.SIGSTOP)
+        must_come(lambda: crash.is_stopped(pid) or not crash.is_running(pid))  # it forks no more
+        children = crash.children(pid)
+        os.kill(pid, signal.SIGKILL)
+    for one in (*children, pid):
+        crash.await_end(one)
     for left in (PATH["data"] / "postmaster.pid", pathlib.Path(os.environ["PGHOST"]) / f".s.PGSQL.{os.environ['PGPORT']}.lock"):
         left.unlink(missing_ok=True)
 
@@ -449,9 +458,7 @@ def test_kill_while_saving():
             if time.monotonic() > end:
                 raise RuntimeError("no rows are saved")
         time.sleep(turn * 0.006)
-        with contextlib.suppress(ProcessLookupError):  # all is saved, and it has ended
-            os.kill(pid, signal.SIGKILL)
-        forget_postmaster(pid)
+        kill_postmaster(pid)
         saved, state_then = file().exists(), control_state()
         server("start")
         equal(f"saved: the shutdown was complete ({turn})", state_then, "shut down")
@@ -479,9 +486,7 @@ def test_kill_while_loading():
                 must_come(lambda: control_state() != "shut down")
         else:
             time.sleep(turn * 0.01)
-        pid = postmaster()
-        os.kill(pid, signal.SIGKILL)
-        forget_postmaster(pid)
+        kill_postmaster(postmaster())
         if control_state() == "shut down":
             early += 1
             server("start")
@@ -517,6 +522,8 @@ def test_full_disk():
     before = refill()
     restart()
     same(before, "after a restart that follows")
+    for name in unused():
+        file(name.removeprefix("mixedcc.rows")).unlink()
 
 
 def test_end():
