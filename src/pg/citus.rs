@@ -5,27 +5,12 @@
 //! the statement calls, and count tenants. A statement that says its tenant begins with a comment
 //! for that. (Citus 13: `CitusExecutorStart`, `CitusExecutorRun`, `CitusAttributeToEnd`.)
 
+use super::libraries;
 use pgrx::pg_sys;
-use std::ffi::{c_char, c_int, c_void, CStr};
-use std::mem::MaybeUninit;
+use std::ffi::{c_char, c_void, CStr};
 
 /// How the coordinator's comments begin (`ATTRIBUTE_PREFIX` of Citus).
 const TENANT: &[u8] = b"/*{\"cId\":";
-
-/// `Dl_info` of dlfcn.h.
-#[repr(C)]
-struct Symbol {
-    library: *const c_char,
-    base: *mut c_void,
-    name: *const c_char,
-    address: *mut c_void,
-}
-
-mod raw {
-    extern "C" {
-        pub fn dladdr(address: *const super::c_void, symbol: *mut super::Symbol) -> super::c_int;
-    }
-}
 
 /// Are these hooks Citus's, and was no library loaded before it, whose hooks it would call?
 pub fn has_all(hooks: &[*const c_void]) -> bool {
@@ -33,16 +18,7 @@ pub fn has_all(hooks: &[*const c_void]) -> bool {
 }
 
 fn is_its(hook: *const c_void) -> bool {
-    let mut symbol = MaybeUninit::<Symbol>::uninit();
-    // SAFETY: dladdr takes any address, and fills the struct if it does not return 0. A library's
-    // name is a C string that lives as long as the library.
-    unsafe {
-        if raw::dladdr(hook, symbol.as_mut_ptr()) == 0 {
-            return false;
-        }
-        let library = symbol.assume_init().library;
-        !library.is_null() && CStr::from_ptr(library).to_bytes().ends_with(b"/citus.so")
-    }
+    libraries::is_in(hook, b"/citus.so")
 }
 
 /// Is it the first of the preloaded libraries?

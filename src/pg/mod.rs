@@ -9,6 +9,7 @@ pub mod expr;
 pub mod faults;
 pub mod guc;
 pub mod isolation;
+mod libraries;
 pub mod local;
 pub mod machine;
 pub mod numa;

@@ -7,10 +7,10 @@
 //! last. That is proved each time: its last word is cleared while it is free, and has our argument
 //! after that. If it has not, the list is not known, and others may act in each commit.
 
+use crate::pg::libraries;
 use crate::pg::local::Local;
 use pgrx::pg_sys;
-use std::ffi::{c_char, c_void, CStr};
-use std::mem::MaybeUninit;
+use std::ffi::c_void;
 use std::panic::AssertUnwindSafe;
 
 /// An item of PostgreSQL's list (`XactCallbackItem` of xact.c).
@@ -19,15 +19,6 @@ struct Item {
     next: *const Item,
     callback: pg_sys::XactCallback,
     arg: *mut c_void,
-}
-
-/// What dladdr says of an address (`Dl_info` of the C library).
-#[repr(C)]
-struct Symbol {
-    library: *const c_char,
-    base: *mut c_void,
-    name: *const c_char,
-    address: *mut c_void,
 }
 
 mod raw {
@@ -39,9 +30,6 @@ mod raw {
         pub fn UnregisterXactCallback(f: pg_sys::XactCallback, arg: *mut core::ffi::c_void);
         // Raises an ERROR if the transaction has notified, or listened; changes nothing.
         pub fn AtPrepare_Notify();
-    }
-    extern "C" {
-        pub fn dladdr(address: *const super::c_void, symbol: *mut super::Symbol) -> core::ffi::c_int;
     }
 }
 
@@ -129,23 +117,9 @@ fn is_harmless(callback: usize) -> bool {
     if known == callback {
         return harmless;
     }
-    let harmless = is_of_plpgsql(callback as *const c_void);
+    let harmless = libraries::is_in(callback as *const c_void, b"/plpgsql.so");
     LOOKED_UP.set((callback, harmless));
     harmless
-}
-
-#[cold]
-fn is_of_plpgsql(callback: *const c_void) -> bool {
-    let mut symbol = MaybeUninit::<Symbol>::uninit();
-    // SAFETY: dladdr takes any address, and fills the struct if it does not return 0. A library's
-    // name is a C string that lives as long as the library.
-    unsafe {
-        if raw::dladdr(callback, symbol.as_mut_ptr()) == 0 {
-            return false;
-        }
-        let library = symbol.assume_init().library;
-        !library.is_null() && CStr::from_ptr(library).to_bytes().ends_with(b"/plpgsql.so")
-    }
 }
 
 /// Will the commit notify, or change what the session listens to?
