@@ -61,6 +61,8 @@ struct Walk {
     mark: Option<(At, usize, Option<(Direction, Mark)>)>,
     /// The entry that was returned last, for an index-only scan.
     tuple: pg_sys::IndexTuple,
+    /// The same of an entry that is too long for one.
+    long: pg_sys::HeapTuple,
 }
 
 /// Of the transaction: the walks of its index scans. `Fetch::walk` is a number in here, plus 1. A
@@ -188,6 +190,7 @@ impl Walk {
             records: None,
             mark: None,
             tuple: std::ptr::null_mut(),
+            long: std::ptr::null_mut(),
         }
     }
 
@@ -318,7 +321,9 @@ impl Walk {
         }
     }
 
-    /// Makes the entry of a record an index tuple, which stays until the next one.
+    /// Makes the entry of a record an index tuple, which stays until the next one. One that is too
+    /// long is made a heap tuple, as an access method may do. The planner, which looks for the
+    /// extreme keys, takes no such tuple: it gets the next entry. False: there is none.
     unsafe fn form(&mut self, scan: pg_sys::IndexScanDesc, r: RecordRef) -> bool {
         let old = self.past.as_ref().map(|rows| rows[self.interval].1);
         let Some(v) = old.or_else(|| xact::txn().any_row(r.rec)) else { return false };
@@ -333,8 +338,24 @@ impl Walk {
             if !self.tuple.is_null() {
                 raw::pfree(std::mem::replace(&mut self.tuple, std::ptr::null_mut()).cast());
             }
+            if !self.long.is_null() {
+                raw::pfree(std::mem::replace(&mut self.long, std::ptr::null_mut()).cast());
+            }
+            ((*scan).xs_itup, (*scan).xs_hitup) = (std::ptr::null_mut(), std::ptr::null_mut());
             let context = pg_sys::GetMemoryChunkContext((*scan).xs_heapfetch.cast());
             let desc = (*scan).xs_itupdesc;
+            if is_long(desc, &values, &nulls) {
+                let f = fetch_of(scan);
+                let s = if is_ours((*scan).xs_snapshot) && !f.is_null() { (*f).snapshot } else { (*scan).xs_snapshot };
+                if (*s).snapshot_type == pg_sys::SnapshotType::SNAPSHOT_NON_VACUUMABLE {
+                    return false;
+                }
+                let before = std::mem::replace(&mut *(&raw mut pg_sys::CurrentMemoryContext), context);
+                self.long = pg_sys::heap_form_tuple(desc, values.as_mut_ptr(), nulls.as_mut_ptr());
+                pg_sys::CurrentMemoryContext = before;
+                ((*scan).xs_hitup, (*scan).xs_hitupdesc) = (self.long, desc);
+                return true;
+            }
             self.tuple = pg_sys::index_form_tuple_context(desc, values.as_mut_ptr(), nulls.as_mut_ptr(), context);
             (*scan).xs_itup = self.tuple;
             true
@@ -354,6 +375,30 @@ impl Walk {
             self.records.iter_mut().for_each(|r| r.restore(&mark));
         }
     }
+}
+
+/// The bytes of values that fit into an index tuple in any case: 8,191 less the rest of it.
+const FITS: usize = 7000;
+
+/// May the values be too long for an index tuple? Not if one is a C string, as nbtree keeps a name:
+/// the executor would not take it from a heap tuple.
+///
+/// # Safety
+/// The descriptor has a column for each value.
+unsafe fn is_long(desc: pg_sys::TupleDesc, values: &[Datum], nulls: &[bool]) -> bool {
+    let mut bytes = 0;
+    for (i, d) in values.iter().enumerate().filter(|(i, _)| !nulls[*i]) {
+        // SAFETY: the descriptor has the column, and `d` is a value of it (contract of this
+        // function).
+        unsafe {
+            match compat::attribute(desc, i).attlen {
+                -1 => bytes += pgrx::varsize_any(d.cast_mut_ptr()),
+                -2 => return false,
+                _ => {}
+            }
+        }
+    }
+    bytes > FITS
 }
 
 /// The index is about to be read: pins what the scan may meet. Returns the scan's snapshot if the
