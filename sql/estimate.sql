@@ -25,6 +25,8 @@ CREATE TABLE es.texts (a text, b text, v text, PRIMARY KEY (a, b));
 INSERT INTO es.texts SELECT 'group ' || i % 100, 'number ' || i, repeat('x', i % 300) FROM generate_series(1, 20000) i;
 CREATE TABLE es.two (a smallint, b int, c text, d int, PRIMARY KEY (a, b));
 INSERT INTO es.two (a, b, c) SELECT i % 10, i, CASE WHEN i % 2 = 0 THEN 'x' END FROM generate_series(1, 20000) i;
+CREATE TABLE es.keys (id int PRIMARY KEY, k text COLLATE "C" NOT NULL UNIQUE, n bigint NOT NULL UNIQUE, v int);
+INSERT INTO es.keys SELECT i, 'a key that is long ' || i, -i, i FROM generate_series(1, 20000) i;
 CREATE TABLE es.none (v text);
 INSERT INTO es.none SELECT repeat('y', 100) FROM generate_series(1, 20000);
 -- Values that heap stores elsewhere, compressed or not, are in the row.
@@ -37,9 +39,9 @@ CREATE TABLE es.permanent (id int PRIMARY KEY, v text);
 INSERT INTO es.permanent SELECT i, repeat('p', 100) FROM generate_series(1, 40000) i;
 CREATE TABLE es.small_permanent (v int);
 INSERT INTO es.small_permanent SELECT generate_series(1, 40000);
-CALL es.convert(ARRAY['es.permanent', 'es.small_permanent', 'es.integers', 'es.scattered', 'es.texts', 'es.two', 'es.none', 'es.large']);
+CALL es.convert(ARRAY['es.permanent', 'es.small_permanent', 'es.integers', 'es.scattered', 'es.texts', 'es.two', 'es.keys', 'es.none', 'es.large']);
 SELECT name, rows, es.fits(version_bytes, (SELECT sum(bytes) FROM mixedcc.partitions WHERE "table" = name::regclass), 97, 110) AS versions,
-    es.fits(primary_index_bytes, (SELECT bytes FROM mixedcc.primary_index(name::regclass)), 90, 170) AS index,
+    es.fits(primary_index_bytes, (SELECT sum(bytes) FROM mixedcc.primary_index(name::regclass)), 90, 170) AS index,
     es.fits(total_bytes, mixedcc.table_size(name::regclass), 90, 115) AS total FROM es.estimates;
 -- A large table is sampled.
 CREATE TABLE es.sampled (id int PRIMARY KEY, v text);

@@ -1,6 +1,6 @@
--- A unique index of a table without a PRIMARY KEY, whose columns are NOT NULL: the engine has its
--- entries. `state` shows which index it is, whether each file is without entries, and that rows and
--- entries agree.
+-- Unique indexes whose columns are NOT NULL: the engine has their entries, of up to four in a table.
+-- `state` shows which index it is, whether each file is without entries, and that rows and entries
+-- agree.
 CREATE FUNCTION un_state("table" regclass) RETURNS TABLE (index text, hollow boolean, usable boolean, rows bigint) LANGUAGE plpgsql AS $$
 BEGIN
     FOR index, hollow IN SELECT indexrelid::regclass, pg_relation_size(indexrelid) = 16384 FROM pg_index WHERE indrelid = "table" ORDER BY 1 LOOP
@@ -50,7 +50,7 @@ PREPARE un_get(int) AS SELECT a, c FROM un_t WHERE a = $1;
 EXECUTE un_get(7);
 EXPLAIN (COSTS OFF) EXECUTE un_get(7);
 SELECT mixedcc.get(NULL::un_t, 7);
--- Another one has entries in nbtree, until it is the only one; DROP INDEX takes the entries away.
+-- Another one is in memory, too; DROP INDEX takes its entries away.
 CREATE UNIQUE INDEX un_t_c ON un_t (c);
 SELECT * FROM un_state('un_t');
 INSERT INTO un_t VALUES (2001, 'x', -5);
@@ -123,7 +123,7 @@ INSERT INTO un_t VALUES (2001, 'x', 0);
 REINDEX TABLE un_t;
 SELECT * FROM un_state('un_t');
 INSERT INTO un_t VALUES (2001, 'x', 0);
--- A PRIMARY KEY takes its place.
+-- A PRIMARY KEY comes beside them.
 BEGIN;
 ALTER TABLE un_t ADD PRIMARY KEY (c, a);
 SELECT * FROM un_state('un_t');
@@ -245,6 +245,21 @@ INSERT INTO un_x VALUES (1);
 SAVEPOINT s; INSERT INTO un_x VALUES (1); ROLLBACK TO s;
 COMMIT;
 SELECT * FROM un_state('un_x');
+-- A row that goes in the transaction that has made its index has no entry there.
+BEGIN;
+CREATE TABLE un_y (a int NOT NULL, b int NOT NULL) USING mixedcc;
+INSERT INTO un_y SELECT i, i FROM generate_series(1, 10) i;
+CREATE UNIQUE INDEX un_y_a ON un_y (a);
+DELETE FROM un_y WHERE a < 6;
+CREATE UNIQUE INDEX un_y_b ON un_y (b);
+DELETE FROM un_y WHERE a = 6;
+COMMIT;
+VACUUM un_y;
+SELECT index, entries FROM mixedcc.primary_index('un_y');
+INSERT INTO un_y SELECT i, i FROM generate_series(101, 110) i;
+SELECT * FROM un_y WHERE a < 7;
+SELECT * FROM un_y WHERE b < 7;
+SELECT * FROM un_state('un_y');
 -- Columns go, and types with them.
 CREATE DOMAIN un_d AS int;
 ALTER TABLE un_x ADD d un_d NOT NULL DEFAULT 0;
@@ -323,5 +338,77 @@ ALTER TABLE un_n ALTER a SET NOT NULL, ADD UNIQUE (a);
 ALTER TABLE un_n ALTER a SET NOT NULL, ADD UNIQUE NULLS NOT DISTINCT (a);
 INSERT INTO un_n VALUES (1, 4);
 ALTER TABLE un_n ALTER a SET NOT NULL, ADD UNIQUE (a);
-DROP TABLE un_t, un_w, un_k, un_f, un_like, un_p, un_p1, un_q, un_x, un_e, un_o, un_n;
+-- Five keys: four are in memory, whichever come first. One that goes leaves its place to the next that is built.
+CREATE TABLE un_m (a int NOT NULL, b int NOT NULL, c int NOT NULL, d int NOT NULL, e int NOT NULL) USING mixedcc;
+INSERT INTO un_m SELECT i, i, i, i, i FROM generate_series(1, 2000) i;
+CREATE UNIQUE INDEX un_m_b ON un_m (b);
+ALTER TABLE un_m ADD PRIMARY KEY (a);
+CREATE UNIQUE INDEX un_m_c ON un_m (c);
+CREATE UNIQUE INDEX un_m_d ON un_m (d);
+CREATE UNIQUE INDEX un_m_e ON un_m (e);
+SELECT * FROM un_state('un_m');
+INSERT INTO un_m VALUES (2001, 2001, 2001, 2001, 5);
+INSERT INTO un_m VALUES (2001, 2001, 2001, 5, 2001);
+EXPLAIN (COSTS OFF) SELECT * FROM un_m WHERE a = 5;
+EXPLAIN (COSTS OFF) SELECT * FROM un_m WHERE d = 5;
+EXPLAIN (COSTS OFF) SELECT * FROM un_m WHERE c BETWEEN 5 AND 7 ORDER BY c DESC;
+EXPLAIN (COSTS OFF) SELECT * FROM un_m WHERE e = 5;
+PREPARE un_m_get(int) AS SELECT a FROM un_m WHERE d = $1;
+EXECUTE un_m_get(7);
+EXPLAIN (COSTS OFF) EXECUTE un_m_get(7);
+UPDATE un_m SET e = -e WHERE c = 7 RETURNING *;
+DELETE FROM un_m WHERE b = 7 RETURNING a, e;
+SET client_min_messages = warning; CREATE EXTENSION IF NOT EXISTS amcheck; RESET client_min_messages;
+SELECT bt_index_check(i, true) FROM unnest(ARRAY['un_m_pkey', 'un_m_b', 'un_m_c', 'un_m_d', 'un_m_e']::regclass[]) i;
+BEGIN;
+DROP INDEX un_m_c;
+SELECT * FROM un_state('un_m');
+REINDEX INDEX un_m_e;
+SELECT * FROM un_state('un_m');
+INSERT INTO un_m VALUES (2001, 2001, 5, 2001, 2001);
+SAVEPOINT s; INSERT INTO un_m VALUES (2002, 2002, 5, 2002, 2001); ROLLBACK TO s;
+DELETE FROM un_m WHERE a = 2001;
+CREATE UNIQUE INDEX un_m_c ON un_m (c);
+SELECT * FROM un_state('un_m');
+ROLLBACK;
+SELECT * FROM un_state('un_m');
+INSERT INTO un_m VALUES (2001, 2001, 5, 2001, 2001);
+-- The PRIMARY KEY comes and goes beside four others.
+ALTER TABLE un_m DROP CONSTRAINT un_m_pkey;
+REINDEX TABLE un_m;
+SELECT * FROM un_state('un_m');
+ALTER TABLE un_m ADD PRIMARY KEY (a);
+SELECT * FROM un_state('un_m');
+INSERT INTO un_m VALUES (5, 2001, 2001, 2001, 2001);
+SELECT mixedcc.get(NULL::un_m, 5);
+EXPLAIN (COSTS OFF) SELECT * FROM un_m WHERE a = 5;
+DROP INDEX un_m_b;
+SELECT * FROM un_state('un_m');
+REINDEX TABLE un_m;
+SELECT * FROM un_state('un_m');
+SELECT mixedcc.get(NULL::un_m, 5);
+INSERT INTO un_m VALUES (5, 5, 2001, 2001, 2001);
+-- One of several stays a PRIMARY KEY with other columns beside it, of which nbtree has the entries.
+ALTER TABLE un_m DROP CONSTRAINT un_m_pkey, ADD PRIMARY KEY (a) INCLUDE (b);
+SELECT * FROM un_state('un_m');
+INSERT INTO un_m VALUES (5, 5, 2001, 2001, 2001);
+INSERT INTO un_m VALUES (2001, 5, 5, 2001, 2001) ON CONFLICT DO NOTHING;
+INSERT INTO un_m VALUES (2001, 5, 2001, 2001, 2001);
+DELETE FROM un_m WHERE a = 2001;
+SELECT * FROM un_state('un_m');
+-- What a rewrite, TRUNCATE, another access method and the way back do.
+ALTER TABLE un_m ALTER d TYPE bigint;
+SELECT * FROM un_state('un_m');
+BEGIN; TRUNCATE un_m; INSERT INTO un_m SELECT i, i, i, i, i FROM generate_series(1, 500) i; SELECT * FROM un_state('un_m');
+SAVEPOINT s; INSERT INTO un_m VALUES (501, 501, 501, 1, 501); ROLLBACK TO s; SAVEPOINT s; INSERT INTO un_m VALUES (501, 501, 1, 501, 501); ROLLBACK TO s; ROLLBACK;
+SELECT * FROM un_state('un_m');
+ALTER TABLE un_m SET ACCESS METHOD heap;
+ALTER TABLE un_m SET ACCESS METHOD mixedcc;
+SELECT * FROM un_state('un_m');
+ALTER TABLE un_m SET UNLOGGED;
+SELECT * FROM un_state('un_m');
+INSERT INTO un_m VALUES (2001, 5, 5, 2001, 2001);
+INSERT INTO un_m VALUES (2001, 5, 2001, 5, 2001);
+INSERT INTO un_m VALUES (2001, 5, 2001, 2001, 5);
+DROP TABLE un_t, un_w, un_k, un_f, un_like, un_p, un_p1, un_q, un_x, un_y, un_e, un_o, un_n, un_m;
 DROP FUNCTION un_state, un_ways, un_try;

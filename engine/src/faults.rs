@@ -108,6 +108,10 @@ pub enum Fault {
     FrozenSeesNewStorage,
     /// The entry of a dead record stays in the primary index, and the record is not marked.
     EntryForgotten,
+    /// A sweep removes the entry of the primary index alone.
+    SweepsOneIndex,
+    /// A transaction that undoes an insert removes its entry of the primary index alone.
+    UndoesOneEntry,
     /// A lock word is overwritten even if it has changed since it was read.
     StoresLockWord,
     /// A reclaimer reads the clock after it has looked at the pins.

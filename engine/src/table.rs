@@ -22,7 +22,7 @@ use crate::partition::{Partition, PartitionMap, Together, SPEC_MAX};
 use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::{Policy, ProtocolSet};
 use crate::range::TableRanges;
-use crate::record::{Record, REC_DEAD, REC_USED, REC_VACUUM};
+use crate::record::{Record, INDEXES, REC_DEAD, REC_USED, REC_VACUUM};
 #[cfg(not(loom))]
 use crate::shared::LINE;
 use crate::shared::{Engine, NextLine};
@@ -45,6 +45,10 @@ pub struct Table {
     map: AtomicPtr<PartitionMap>,
     /// The primary index, if there is one.
     primary: AtomicPtr<Primary>,
+    /// The other indexes whose entries come with records, from number 1 on.
+    others: [AtomicPtr<Primary>; INDEXES - 1],
+    /// How many times one of them was given, replaced or taken away.
+    given_indexes: AtomicU64,
     /// What a permanent table has beside its records.
     durable: AtomicPtr<Durable>,
     /// Do transactions look at some columns of its rows alone?
@@ -56,7 +60,7 @@ pub struct Table {
     /// The columns that updates in place change.
     pub changing: Changing,
     records: TidDirectory,
-    /// Changes of the primary index that can still be undone.
+    /// Changes of indexes that can still be undone.
     changes: AtomicU32,
     /// A word for the platform. In PostgreSQL: does a prepared transaction keep a change of the
     /// table?
@@ -89,7 +93,7 @@ pub struct Table {
     pub dead: AtomicU64,
 
     _written_by_deletes: NextLine,
-    /// Dead records whose entries wait to be removed from the primary index.
+    /// Dead records whose entries wait to be removed from the indexes.
     pub(crate) dead_entries: DeadEntries,
 
     _written_by_samples: NextLine,
@@ -219,30 +223,41 @@ impl Table {
     /// Gives this primary index to a table that has none, for good. The caller excludes all other
     /// users.
     pub fn set_primary(&self, new: &'static Primary) {
-        assert!(self.primary().is_none(), "a table has one primary index");
-        self.primary.store(std::ptr::from_ref(new).cast_mut(), Ordering::SeqCst);
+        self.set_unique(0, new);
     }
 
-    /// Gives the table another primary index, or none, and returns the old one. The old index stays
-    /// unchanged until [`Table::keep_primary`] or [`Table::restore_primary`] ends the change. Rows
-    /// that are inserted meanwhile belong to the caller. If the change is undone, they die, and
-    /// rows that were deleted meanwhile live again. Changes may be nested. Until the end of the
-    /// change the caller excludes all other users.
-    pub fn replace_primary(&self, new: Option<&'static Primary>) -> Option<&'static Primary> {
-        let old = self.primary();
+    /// Gives this index to a table that has none of this number, for good. The caller excludes all
+    /// other users.
+    pub fn set_unique(&self, nth: usize, new: &'static Primary) {
+        assert!(self.unique(nth).is_none(), "a number has one index");
+        self.put(nth, Some(new));
+    }
+
+    /// Gives the table another index of this number, or none, and returns the old one. The old
+    /// index stays unchanged until [`Table::keep_unique`] or [`Table::restore_unique`] ends the
+    /// change. Rows that are inserted meanwhile belong to the caller. If the change is undone, they
+    /// die, and rows that were deleted meanwhile live again. Changes may be nested. Until the end
+    /// of the change the caller excludes all other users.
+    pub fn replace_unique(&self, nth: usize, new: Option<&'static Primary>) -> Option<&'static Primary> {
+        let old = self.unique(nth);
         self.together.clear(); // It counts by positions in the key.
         self.changes.fetch_add(1, Ordering::SeqCst);
-        self.primary.store(new.map_or(std::ptr::null_mut(), |p| std::ptr::from_ref(p).cast_mut()), Ordering::SeqCst);
+        self.put(nth, new);
         old
     }
 
-    /// Makes a change of the primary index final. The queue of retired memory has room for an
-    /// entry.
+    fn put(&self, nth: usize, index: Option<&'static Primary>) {
+        let new = index.map_or(std::ptr::null_mut(), |i| std::ptr::from_ref(i).cast_mut());
+        self.place(nth).store(new, Ordering::SeqCst);
+        self.given_indexes.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Makes a change of an index final. The queue of retired memory has room for an entry.
     ///
     /// # Safety
-    /// `old` is the result of [`Table::replace_primary`]. No other process is in the middle of
-    /// using the table.
-    pub unsafe fn keep_primary(&self, e: &Engine, slot: SlotId, old: Option<&'static Primary>) {
+    /// `old` is the result of [`Table::replace_unique`]. No other process is in the middle of using
+    /// the table.
+    pub unsafe fn keep_unique(&self, e: &Engine, slot: SlotId, old: Option<&'static Primary>) {
         self.changes.fetch_sub(1, Ordering::SeqCst);
         if let Some(old) = old {
             // SAFETY: INV-RETIRE: by this function's contract the old index has no users but views.
@@ -250,13 +265,13 @@ impl Table {
         }
     }
 
-    /// Undoes the last change of the primary index. Rows inserted since are dead.
+    /// Undoes the last change of an index. Rows inserted since are dead.
     ///
     /// # Safety
-    /// As for [`Table::keep_primary`].
-    pub unsafe fn restore_primary(&self, e: &Engine, slot: SlotId, old: Option<&'static Primary>) {
-        let new = self.primary();
-        self.primary.store(old.map_or(std::ptr::null_mut(), |p| std::ptr::from_ref(p).cast_mut()), Ordering::SeqCst);
+    /// As for [`Table::keep_unique`]. The index is that of this number.
+    pub unsafe fn restore_unique(&self, e: &Engine, slot: SlotId, nth: usize, old: Option<&'static Primary>) {
+        let new = self.unique(nth);
+        self.put(nth, old);
         self.changes.fetch_sub(1, Ordering::SeqCst);
         if let Some(new) = new {
             // SAFETY: INV-RETIRE: by this function's contract the new index has no users but views.
@@ -264,30 +279,56 @@ impl Table {
         }
     }
 
-    /// Is a transaction that excludes all others in the middle of changing the primary index?
+    /// Is a transaction that excludes all others in the middle of changing an index?
     pub(crate) fn is_changing(&self) -> bool {
         self.changes.load(Ordering::SeqCst) > 0
     }
 
-    /// Frees the primary index. Another one may be created afterwards.
+    /// Frees an index. Another one may be created afterwards.
     ///
     /// # Safety
     /// No other process uses the table.
-    pub unsafe fn drop_primary(&self, e: &Engine, slot: SlotId) {
-        let primary = self.primary();
-        self.primary.store(std::ptr::null_mut(), Ordering::SeqCst);
-        if let Some(primary) = primary {
+    pub unsafe fn drop_unique(&self, e: &Engine, slot: SlotId, nth: usize) {
+        let index = self.unique(nth);
+        self.put(nth, None);
+        if let Some(index) = index {
             // SAFETY: INV-TABLE: by this function's contract no other process uses the index.
-            unsafe { primary.destroy(e, slot) };
+            unsafe { index.destroy(e, slot) };
         }
     }
 
     /// The primary index.
     #[inline]
     pub fn primary(&self) -> Option<&'static Primary> {
+        self.unique(0)
+    }
+
+    /// The index of this number whose entries come with records. That of number 0 is the primary
+    /// index.
+    #[inline]
+    pub fn unique(&self, nth: usize) -> Option<&'static Primary> {
         // SAFETY: INV-TABLE: the index is freed with its table, or by a caller that excludes
         // others.
-        unsafe { self.primary.load(Ordering::Acquire).as_ref() }
+        unsafe { self.place(nth).load(Ordering::Acquire).as_ref() }
+    }
+
+    #[inline]
+    fn place(&self, nth: usize) -> &AtomicPtr<Primary> {
+        match nth.checked_sub(1) {
+            None => &self.primary,
+            Some(n) => &self.others[n],
+        }
+    }
+
+    /// Another number after each change of what [`Table::uniques`] returns.
+    #[inline]
+    pub fn index_generation(&self) -> u64 {
+        self.given_indexes.load(Ordering::Acquire)
+    }
+
+    /// All indexes whose entries come with records, with their numbers.
+    pub fn uniques(&self) -> impl Iterator<Item = (usize, &'static Primary)> + use<'_> {
+        (0..INDEXES).filter_map(move |nth| Some((nth, self.unique(nth)?)))
     }
 
     /// Makes the table a permanent one, and says what it has beside its records. `is_new`: its
@@ -467,11 +508,11 @@ impl Table {
                 }
                 self.next.store(n, Ordering::SeqCst);
             }
-            if let Some(primary) = self.primary() {
-                if !primary.destroy_some(e, slot, pieces) {
+            for (nth, index) in self.uniques() {
+                if !index.destroy_some(e, slot, pieces) {
                     return false;
                 }
-                self.primary.store(std::ptr::null_mut(), Ordering::SeqCst);
+                self.put(nth, None);
             }
             if !self.ranged.destroy_some(e, slot, pieces) {
                 return false;
@@ -507,9 +548,9 @@ impl Table {
                 unsafe { e.region.free(slot as usize, v.cast()) };
             }
         }
-        if let Some(primary) = self.primary() {
-            // SAFETY: INV-OLC: by this function's contract there are no users of the index.
-            unsafe { primary.clear(e, slot) };
+        for (_, index) in self.uniques() {
+            // SAFETY: INV-OLC: by this function's contract there are no users of the indexes.
+            unsafe { index.clear(e, slot) };
         }
         self.dead_entries.clear();
         self.changing.forget();
@@ -530,14 +571,14 @@ impl Table {
         }
     }
 
-    /// The size of the table in bytes: records, newest versions, map and primary index. The size of
+    /// The size of the table in bytes: records, newest versions, map and indexes. The size of
     /// ranges is [`crate::range::IndexRanges::bytes`].
     pub fn bytes(&self) -> u64 {
         let records = self.records.chunks() as u64 * TidDirectory::CHUNK as u64 * std::mem::size_of::<Record>() as u64;
         let versions: u64 = self.map().partitions().iter().map(|p| p.stats.sum(|s| &s.bytes)).sum();
-        let primary = self.primary().map_or(0, Primary::bytes);
+        let indexes: u64 = self.uniques().map(|(_, index)| index.bytes()).sum();
         let durable = self.durable().map_or(0, Durable::bytes);
-        records + versions + PartitionMap::size(self.map().n) as u64 + primary + durable
+        records + versions + PartitionMap::size(self.map().n) as u64 + indexes + durable
     }
     /// The number of rows, approximately.
     pub fn rows(&self) -> u64 {

@@ -52,8 +52,7 @@ pub unsafe fn takes_any_snapshot(index: pg_sys::Relation) -> bool {
 /// An open relation of ours, and its info.
 pub unsafe fn takes_workers(info: &RelInfo, heap: pg_sys::Relation, index: pg_sys::Oid, am: pg_sys::Oid) -> bool {
     // SAFETY: `heap` is open and of ours, and `info` is its info (contract of this function).
-    let key = unsafe { primary::key(heap, info) };
-    am.to_u32() == pg_sys::BTREE_AM_OID.to_u32() && !key.is_some_and(|k| k.hollow && k.index == index)
+    am.to_u32() == pg_sys::BTREE_AM_OID.to_u32() && unsafe { primary::hollow_key(heap, info, index) }.is_none()
 }
 
 /// Prepares the snapshot.

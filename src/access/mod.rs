@@ -15,7 +15,6 @@ pub mod packed;
 pub mod partitions;
 pub mod prefix;
 pub mod primary;
-pub mod primary_check;
 pub mod protect;
 pub mod quick;
 pub mod range;

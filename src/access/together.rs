@@ -42,7 +42,7 @@ pub fn note(txn: &Txn) {
 
 /// At some rows of a table.
 fn look<'a>(table: &'static Table, rows: impl Iterator<Item = &'a RecordRef> + Clone) {
-    let Some(info) = rel::by_table_id(table.id).filter(|i| i.primary.is_some()) else { return };
+    let Some(info) = rel::by_table_id(table.id).filter(|i| i.uniques.primary().is_some()) else { return };
     // SAFETY: the transaction has used the table and holds its lock (INV-HELD), unless it has
     // dropped it: null then. Closed again, by an ERROR's clean-up if it comes to that.
     unsafe {
@@ -52,7 +52,7 @@ fn look<'a>(table: &'static Table, rows: impl Iterator<Item = &'a RecordRef> + C
         }
         // Not if it has got another storage, or row type, since.
         let known = if rel::is_ours(rel) { rel::known(rel).filter(|i| std::ptr::eq(i.table, table)) } else { None };
-        let codec = known.and_then(|i| i.primary.as_ref()).and_then(|k| k.codec());
+        let codec = known.and_then(|i| i.uniques.primary()).and_then(|k| k.codec());
         if let Some(common) = codec.and_then(|c| common(rel, c, rows.clone())) {
             let mut parts = rows.map(|r| table.partition_no(r.rec));
             let first = parts.next();

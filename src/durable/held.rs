@@ -8,7 +8,7 @@
 use super::files::Files;
 use super::images::Batch;
 use super::load::partition_of;
-use crate::access::primary;
+use crate::access::primary::{self, OwnKeys};
 use crate::keys::partkey::PartKey;
 use crate::pg::buffers;
 use crate::pg::faults::{self, Fault};
@@ -24,11 +24,11 @@ use mixedcc_engine::durable::wal::ImageKind;
 use mixedcc_engine::durable::{Durable, Entry, Kind};
 use mixedcc_engine::index::Filler;
 use mixedcc_engine::memory::OutOfMemory;
-use mixedcc_engine::record::{Successor, Version, VER_KEYED, VER_TOMBSTONE};
+use mixedcc_engine::record::{Keys, Successor, Version, INDEXES};
 use mixedcc_engine::txn::Recovered;
 use mixedcc_engine::{Engine, Error, Table};
 use pgrx::pg_sys;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ptr::NonNull;
 
 /// A stored row, which may come in pieces.
@@ -148,51 +148,39 @@ impl HeldRows {
         Ok(())
     }
 
-    /// The primary index has the decided rows: adds the rows that were inserted, and makes the
+    /// The indexes in memory have the decided rows: adds the rows that were inserted, and makes the
     /// tombstones, which have the keys of their rows.
     ///
     /// # Safety
     /// An open relation of ours, and its table, which no other process can reach. The caller is
     /// pinned.
     pub unsafe fn enter(&mut self, rel: pg_sys::Relation, table: &Making<&'static Table>) -> Result<(), Error> {
-        let (e, slot) = (shmem::engine(), shmem::my_slot());
-        let codec = primary::codec_of(table);
-        let key_of = |version: *const Version| {
-            let mut key = Vec::new();
-            // SAFETY: `rel` is open, and the version is of it, with a row (contract of this
-            // function).
-            unsafe { primary::key_of(rel, codec.as_ref()?, version, &mut key) }.then_some(key)
-        };
-        let mut came = HashMap::new();
-        let mut inserts: HashMap<u64, bool> = HashMap::new();
-        if let Some(index) = table.primary().filter(|_| codec.is_some()) {
-            let mut filler = Filler::new(index);
-            for (record, row) in &self.0 {
-                let Some((version, true)) = row.version else { continue };
-                if let Some(key) = key_of(version.as_ptr()) {
-                    // Its transaction has checked it.
-                    filler.add(&e, slot, &PG, (*record).into(), &key, false)?;
-                    came.insert((row.xid, key), u64::from(*record) + 1);
-                }
-            }
-            filler.finish(&e, slot, &PG)?;
-        }
-        for row in self.0.values().filter(|row| matches!(row.version, Some((_, true)))) {
-            inserts.insert(row.xid, true);
-        }
+        let e = shmem::engine();
+        let codecs = primary::codecs_of(table);
+        // SAFETY: `rel` is open, and each version is of it, with a row (contract of this function).
+        let keys_of = |version: *const Version| unsafe { primary::keys_of(rel, &codecs, version) };
+        let first = primary::first_number(table).unwrap_or(0);
+        let inserted = |row: &Row| row.version.filter(|(_, is_insert)| *is_insert).map(|(version, _)| version);
+        let inserts: BTreeMap<u32, OwnKeys> =
+            self.0.iter().filter_map(|(record, row)| Some((*record, keys_of(inserted(row)?.as_ptr())))).collect();
+        add_entries(**table, &inserts)?;
+        let by = |record: &u32| self.0[record].xid;
+        let inserters: HashSet<u64> = inserts.keys().map(by).collect();
+        let came = inserts.iter().filter_map(|(record, keys)| Some(((by(record), keys.get(first)?), record)));
+        let came: HashMap<(u64, &[u8]), &u32> = came.collect();
         for (record, row) in self.0.iter_mut().filter(|(_, row)| row.kind == Some(Kind::Tomb)) {
             let Some(head) = table.record((*record).into()).map(|r| r.head()).filter(|v| !v.is_null()) else {
                 continue; // of no row
             };
-            let key = key_of(head);
+            let keys = keys_of(head);
             // A delete, or an update of a key, whose new row has the same primary key or one that
             // the files do not tell.
-            let to = match key.as_ref().and_then(|key| came.get(&(row.xid, key.clone()))) {
-                Some(to) => *to,
-                None if inserts.contains_key(&row.xid) => u64::MAX,
+            let to = match keys.get(first).and_then(|key| came.get(&(row.xid, key))) {
+                Some(to) => u64::from(**to) + 1,
+                None if inserters.contains(&row.xid) => u64::MAX,
                 None => 0,
             };
-            let version = tombstone(&e, table, to, key.as_deref())?;
+            let version = tombstone(&e, table, to, &keys.keys())?;
             table.note_version((*record).into(), version);
             row.version = Some((version, false));
         }
@@ -257,16 +245,23 @@ fn unpacked(files: &Files, record: u32, row: &[u8]) -> Vec<u64> {
     words
 }
 
-fn tombstone(e: &Engine, table: &Table, to: u64, key: Option<&[u8]>) -> Result<NonNull<Version>, OutOfMemory> {
-    let before = size_of::<Successor>();
-    let flags = if key.is_some() { VER_TOMBSTONE | VER_KEYED } else { VER_TOMBSTONE };
-    let key = key.unwrap_or_default();
-    let version = table.load_pending(e, shmem::my_slot(), 0, (before + key.len()) as u32, flags)?;
-    let payload = Version::payload(version.as_ptr());
-    // SAFETY: INV-VERSION: the payload is that large, and the version is not reachable yet.
-    unsafe {
-        payload.cast::<Successor>().write_unaligned(Successor { record: to });
-        payload.add(before).copy_from_nonoverlapping(key.as_ptr(), key.len());
+/// Adds the entries of rows that were inserted. Their transactions have checked them.
+fn add_entries(table: &'static Table, inserts: &BTreeMap<u32, OwnKeys>) -> Result<(), Error> {
+    let (e, slot) = (shmem::engine(), shmem::my_slot());
+    for (nth, index) in table.uniques().take(if faults::on(Fault::OneKeyHeld) { 1 } else { INDEXES }) {
+        let mut filler = Filler::new(index);
+        for (record, key) in inserts.iter().filter_map(|(record, keys)| Some((*record, keys.get(nth)?))) {
+            filler.add(&e, slot, &PG, record.into(), key, false)?;
+        }
+        filler.finish(&e, slot, &PG)?;
     }
+    Ok(())
+}
+
+fn tombstone(e: &Engine, table: &Table, to: u64, keys: &Keys<'_>) -> Result<NonNull<Version>, OutOfMemory> {
+    let (flags, len) = keys.tombstone();
+    let version = table.load_pending(e, shmem::my_slot(), 0, len as u32, flags)?;
+    // SAFETY: INV-VERSION: the payload is that large, and the version is not reachable yet.
+    unsafe { keys.write(Successor { record: to }, Version::payload(version.as_ptr())) };
     Ok(version)
 }

@@ -34,7 +34,7 @@ use super::files::Files;
 use super::journal;
 use super::load::partition_of;
 use super::room::{self, free_bytes};
-use crate::access::primary;
+use crate::access::primary::{self, OwnKeys};
 use crate::keys::codec::Codec;
 use crate::keys::partkey::PartKey;
 use crate::pg::buffers::{self, Ring};
@@ -54,7 +54,7 @@ use mixedcc_engine::durable::standby::{was_open, Live, Told};
 use mixedcc_engine::durable::{Entry, Kind, Lsn, Malformed, Page, PageKind, Storage, PAGE};
 use mixedcc_engine::memory::OutOfMemory;
 use mixedcc_engine::primitive::Ordering;
-use mixedcc_engine::record::{Version, VERSION_HEADER};
+use mixedcc_engine::record::{Version, INDEXES, VERSION_HEADER};
 use mixedcc_engine::table::apply::{Put, Replayed};
 use mixedcc_engine::{Engine, Error, Table};
 use pgrx::pg_sys;
@@ -75,16 +75,16 @@ pub unsafe fn load(rel: pg_sys::Relation) -> Result<&'static Table, TooLarge> {
     unsafe { loads::mine().begin(pg_sys::MyDatabaseId.to_u32(), (*rel).rd_id.to_u32(), compat::now()) };
     let _ends = Ends;
     // SAFETY: `rel` is open (contract of this function).
-    let files = unsafe { Files::of(rel) };
+    let (files, indexes) = unsafe { (Files::of(rel), room::indexes_of(rel)) };
     if !faults::on(Fault::LoadFillsMemory) {
         loads::mine().enter(Phase::Memory, buffers::blocks(files.key, Fork::Main).into());
-        room::make_room(&files)?;
+        room::make_room(&files, indexes)?;
     }
     let free = free_bytes();
     // SAFETY: the contract of this function.
     let read = || unsafe { read(rel) };
     let again = |x| if room::has_room(free + 1) { read() } else { Err(x) };
-    read().or_else(again).map_err(|_| room::too_large(&files, free))
+    read().or_else(again).map_err(|_| room::too_large(&files, indexes, free))
 }
 
 /// Reads the files, and registers the table.
@@ -234,8 +234,8 @@ struct Source {
     /// No other process can reach the table.
     alone: bool,
     partkey: PartKey,
-    /// Of the primary index.
-    codec: Option<Codec>,
+    /// Of the indexes in memory, with their numbers.
+    codecs: Vec<(usize, Codec)>,
     pieces: HashMap<(u32, Csn, u32), Pieces>,
     /// The largest CSN of all entries, and the largest position of all pages.
     csn: Csn,
@@ -278,7 +278,7 @@ impl Source {
                 }
             };
             let partkey = PartKey::parse(rel, table.map());
-            let codec = primary::codec_of(table);
+            let codecs = primary::codecs_of(table);
             let storage = files.key.into();
             e.pin(slot);
             let pieces = HashMap::new();
@@ -294,7 +294,7 @@ impl Source {
                 making,
                 alone: loads,
                 partkey,
-                codec,
+                codecs,
                 pieces,
                 csn: 0,
                 lsn: 0,
@@ -656,7 +656,7 @@ impl Source {
         // SAFETY: the relation is open: contract of `new`. No other process has the table.
         match unsafe { primary::fill(self.rel, self.table, |_| false) } {
             Ok(None) => {}
-            Ok(Some((a, b))) => self.files.refuse(&format!("rows {a} and {b} have one primary key")),
+            Ok(Some(twice)) => self.files.refuse(&twice.to_string()),
             Err(Error::OutOfMemory) => return Err(OutOfMemory),
             Err(x) => ok(Err(x)),
         }
@@ -758,32 +758,31 @@ impl Source {
         self.newest(found.record).is_some_and(|(csn, _)| csn >= found.csn)
     }
 
-    /// The key of a version in the primary index.
-    fn key(&self, version: *const Version) -> Option<Vec<u8>> {
-        let mut key = Vec::new();
+    /// The keys of a version in the indexes in memory.
+    fn keys(&self, version: *const Version) -> OwnKeys {
         // SAFETY: the relation is open: contract of `new`. The version is of it, and reachable.
-        unsafe { primary::key_of(self.rel, self.codec.as_ref()?, version, &mut key) }.then_some(key)
+        unsafe { primary::keys_of(self.rel, &self.codecs, version) }
     }
 
     /// Puts a decided row or tombstone above what is there of its record (INV-APPLY).
     fn put(&mut self, found: &Found) -> Result<(), OutOfMemory> {
         let (e, slot, n) = (&self.e, self.slot, u64::from(found.record));
         let old = self.table.applied(e, slot, n)?.map(|v| v.as_ptr().cast_const());
-        let (was_row, old_key) = match old {
-            None => (false, None),
+        let (was_row, old_keys) = match old {
+            None => (false, OwnKeys::default()),
             Some(v) => {
                 // SAFETY: INV-RETIRE: the process is pinned, and it alone replaces heads.
-                let (is_tomb, key) = unsafe { ((*v).is_tombstone(), Version::key(v)) };
+                let (is_tomb, keys) = unsafe { ((*v).is_tombstone(), Version::keys(v)) };
                 match is_tomb {
-                    true => (false, key.map(<[u8]>::to_vec)),
-                    false => (true, if self.alone { None } else { self.key(v) }),
+                    true => (false, OwnKeys::of(&keys)),
+                    false => (true, if self.alone { OwnKeys::default() } else { self.keys(v) }),
                 }
             }
         };
         let above = if self.alone { Put::Alone } else { Put::Above };
         let Some(stored) = &found.row else {
-            // Above another tombstone: the entry of the old key is there still.
-            let what = Replayed::Tomb(old_key.as_deref());
+            // Above another tombstone: the entries of the old keys are there still.
+            let what = Replayed::Tomb(old_keys.keys());
             return self.table.apply(e, slot, (n, found.csn), what, above);
         };
         let mut version = self.version(found.record, stored);
@@ -792,26 +791,34 @@ impl Source {
         if self.alone {
             return self.table.apply(e, slot, (n, found.csn), Replayed::Row(payload, part), above);
         }
-        let key = self.key(head);
-        let is_reused = old.is_some() && (!was_row || key != old_key);
+        let keys = self.keys(head);
+        let is_reused = old.is_some() && (!was_row || keys != old_keys);
         if is_reused {
             // SAFETY: as above.
             let deleted = old.and_then(|v| unsafe { (*v).csn() }).unwrap_or(found.csn);
             standby::await_others(if was_row { found.csn } else { deleted });
-            if let Some(old_key) = &old_key {
+            for old_key in old_keys.keys().iter() {
                 self.table.apply_key_removal(e, slot, &PG, n, old_key)?;
             }
         }
-        if let Some(key) = key.filter(|_| is_reused || old.is_none()) {
-            match self.table.apply_key(e, slot, &PG, n, &key) {
+        if is_reused || old.is_none() {
+            self.add_entries(n, &keys)?;
+        }
+        let (_, payload) = version.split();
+        let put = if is_reused { Put::Anew } else { Put::Above };
+        self.table.apply(e, slot, (n, found.csn), Replayed::Row(payload, part), put)
+    }
+
+    /// The entries of a record come.
+    fn add_entries(&self, n: u64, keys: &OwnKeys) -> Result<(), OutOfMemory> {
+        for key in keys.keys().iter().take(if faults::on(Fault::OneKeyFollowed) { 1 } else { INDEXES }) {
+            match self.table.apply_key(&self.e, self.slot, &PG, n, key) {
                 Ok(()) => {}
                 Err(Error::OutOfMemory) => return Err(OutOfMemory),
                 Err(x) => ok(Err(x)),
             }
         }
-        let (_, payload) = version.split();
-        let put = if is_reused { Put::Anew } else { Put::Above };
-        self.table.apply(e, slot, (n, found.csn), Replayed::Row(payload, part), put)
+        Ok(())
     }
 
     /// A row as a version of this process.

@@ -110,6 +110,8 @@ struct Load {
     held: HeldRows,
     /// The bytes of their rows in the files, at most.
     pending_bytes: u64,
+    /// See [`room::indexes_of`].
+    indexes: u64,
 }
 
 impl Drop for Load {
@@ -124,7 +126,10 @@ impl Load {
         making::see_to_exit();
         let absorbed = absorb(&files);
         let held = HeldRows::default();
-        Load { rel, files, e: shmem::engine(), slot: shmem::my_slot(), absorbed, table: None, held, pending_bytes: 0 }
+        let (e, slot) = (shmem::engine(), shmem::my_slot());
+        // SAFETY: the relation is open: contract of `load`.
+        let indexes = unsafe { room::indexes_of(rel) };
+        Load { rel, files, e, slot, absorbed, table: None, held, pending_bytes: 0, indexes }
     }
 
     fn run(&mut self, indexed: bool) -> Result<&'static Table, Failed> {
@@ -275,7 +280,8 @@ impl Load {
 
     /// The same for rows with so many bytes in the file.
     fn need_for(&self, merged: &Merged, bytes: u64) -> u64 {
-        room::need_for(merged, self.len(merged), bytes, self.held.len() * HELD + self.pending_bytes)
+        let held = self.held.len() * (HELD + KEY * self.indexes) + self.pending_bytes;
+        room::need_for(merged, (self.len(merged), self.indexes), bytes, held)
     }
 
     /// The numbers that records have, or may have in indexes.
@@ -322,7 +328,7 @@ impl Load {
         durable.raise_high(len as u32);
         durable.take_flag(); // The files have it.
         table.end_load(indexed);
-        self.fill_primary(table)?;
+        self.fill_indexes(table)?;
         let made = self.table.as_ref().expect("it was made above");
         // SAFETY: the relation is open: contract of `load`. No other process has the table.
         match unsafe { self.held.enter(self.rel, made) } {
@@ -333,13 +339,13 @@ impl Load {
         Ok(())
     }
 
-    fn fill_primary(&self, table: &'static Table) -> Result<(), OutOfMemory> {
+    fn fill_indexes(&self, table: &'static Table) -> Result<(), OutOfMemory> {
         loads::mine().enter(Phase::Primary, 0);
         stop::reach("load-primary");
         // SAFETY: the relation is open: contract of `load`. No other process has the table.
         match unsafe { primary::fill(self.rel, table, |no| self.held.is_insert(no)) } {
             Ok(None) => Ok(()),
-            Ok(Some((a, b))) => self.files.refuse(&format!("rows {a} and {b} have one primary key")),
+            Ok(Some(twice)) => self.files.refuse(&twice.to_string()),
             Err(Error::OutOfMemory) => Err(OutOfMemory),
             Err(x) => ok(Err(x)),
         }
@@ -359,9 +365,9 @@ fn write_chain(files: &Files, entry: &Entry, row: &[u8]) -> Place {
     place
 }
 
-/// The bytes that a row of a prepared transaction needs beside its own: version and key, lock, and
-/// what remembers the write, about.
-const HELD: u64 = VERSION_HEADER as u64 + 14 + KEY + 256;
+/// The bytes that a row of a prepared transaction needs beside its own and its keys: version, lock,
+/// and what remembers the write, about.
+const HELD: u64 = VERSION_HEADER as u64 + 14 + 256;
 
 /// The second pass.
 struct Second<'a> {

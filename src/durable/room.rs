@@ -3,17 +3,20 @@
 use super::absorb::each_page_of;
 use super::files::Files;
 use super::journal;
+use crate::access::primary;
 use crate::pg::buffers::{self, Ring};
 use crate::state::above::TooLarge;
 use crate::state::shmem::{self, Absence};
 use mixedcc_engine::durable::merge::{Fork, Merge, Merged};
 use mixedcc_engine::durable::{Kind, Page, PAGE};
-use mixedcc_engine::record::{Record, VERSION_HEADER};
+use mixedcc_engine::record::{Record, INDEXES, VERSION_HEADER};
+use pgrx::pg_sys;
 
-/// The bytes of a row's entry in the primary index, about.
+/// The bytes of a row's entry in an index in memory, about.
 pub const KEY: u64 = 48;
-/// A table with short rows needs so many times the bytes of its files, at most about. Where so much
-/// is free, its rows are not counted.
+/// A table with short rows and one index in memory needs so many times the bytes of its files, at
+/// most about. One with several needs less than that for each. Where so much is free, its rows are
+/// not counted.
 const SURE: u64 = 4;
 
 /// The bytes of memory that are not in use.
@@ -29,24 +32,34 @@ pub fn has_room(need: u64) -> bool {
     free_bytes() >= need
 }
 
-/// The bytes of memory that a table needs, about: one with so many numbers, whose rows have so many
-/// bytes in its files. `more`: what it needs beside them.
-pub fn need_for(merged: &Merged, numbers: u64, bytes: u64, more: u64) -> u64 {
+/// How many indexes in memory a table will have, for what it needs; 1 if it has none.
+///
+/// # Safety
+/// An open relation of ours.
+pub unsafe fn indexes_of(rel: pg_sys::Relation) -> u64 {
+    // SAFETY: the contract of this function.
+    unsafe { primary::specs(rel) }.len().max(1) as u64
+}
+
+/// The bytes of memory that a table needs, about: one with so many numbers and so many indexes,
+/// whose rows have so many bytes in its files. `more`: what it needs beside them.
+pub fn need_for(merged: &Merged, (numbers, indexes): (u64, u64), bytes: u64, more: u64) -> u64 {
     let rows = merged.records().filter(|(_, winner)| !winner.tomb).count() as u64;
     let fixed = numbers * (size_of::<Record>() as u64 + 5) + (1 << 16) + more;
-    (fixed + bytes + rows * (VERSION_HEADER as u64 + 14 + KEY)) / 8 * 9
+    (fixed + bytes + rows * (VERSION_HEADER as u64 + 14 + KEY * indexes)) / 8 * 9
 }
 
-/// A number that rises when the primary writes into a storage, or its companion makes images of
-/// it. It is read before the files are.
-fn state_of(files: &Files) -> u64 {
-    shmem::engine().shared.standby.appended_to(files.key.into()) + files.meta().horizon
+/// A number that changes when the primary writes into a storage, when its companion makes images of
+/// it, and with the number of indexes. It is read before the files are.
+fn state_of(files: &Files, indexes: u64) -> u64 {
+    let written = shmem::engine().shared.standby.appended_to(files.key.into()) + files.meta().horizon;
+    written.wrapping_mul(INDEXES as u64 + 1) + indexes
 }
 
-/// On a standby, before a load: is there room for the table? An error costs others no memory. It is
-/// remembered until the table's files change.
-pub fn make_room(files: &Files) -> Result<(), TooLarge> {
-    let state = state_of(files);
+/// On a standby, before a load: is there room for the table, which will have so many indexes? An
+/// error costs others no memory. It is remembered until the table's files or indexes change.
+pub fn make_room(files: &Files, indexes: u64) -> Result<(), TooLarge> {
+    let state = state_of(files, indexes);
     if let Some((Absence::Standby, need)) = shmem::absent(files.key) {
         if shmem::absent_since(files.key) == Some(state) && !has_room(need) {
             return Err(TooLarge { need });
@@ -54,10 +67,10 @@ pub fn make_room(files: &Files) -> Result<(), TooLarge> {
         shmem::unregister(files.key);
     }
     let blocks = buffers::blocks(files.key, Fork::Main) + journal::blocks(files.key);
-    if free_bytes() >= SURE * u64::from(blocks) * PAGE as u64 {
+    if free_bytes() >= SURE * indexes * u64::from(blocks) * PAGE as u64 {
         return Ok(());
     }
-    let need = count(files);
+    let need = count(files, indexes);
     if has_room(need) {
         return Ok(());
     }
@@ -66,9 +79,9 @@ pub fn make_room(files: &Files) -> Result<(), TooLarge> {
 }
 
 /// A load on a standby has found no memory, where so much was free before.
-pub fn too_large(files: &Files, free: u64) -> TooLarge {
-    let need = count(files).max(free + 1);
-    note_absent(files, need, state_of(files));
+pub fn too_large(files: &Files, indexes: u64, free: u64) -> TooLarge {
+    let need = count(files, indexes).max(free + 1);
+    note_absent(files, need, state_of(files, indexes));
     TooLarge { need }
 }
 
@@ -79,7 +92,7 @@ fn note_absent(files: &Files, need: u64, state: u64) {
 /// The bytes of memory that a load on a standby needs, about. Replay changes the files meanwhile.
 /// The load reads images first, and then what the journal says of their rows: it needs what images
 /// have, or what there is in the end.
-fn count(files: &Files) -> u64 {
+fn count(files: &Files, indexes: u64) -> u64 {
     let meta = files.meta();
     let [mut imaged, mut all] = [(); 2].map(|()| Counted { merge: Merge::new(&meta), rows: 0, bytes: 0 });
     let (mut buffer, ring) = (Box::new([0; PAGE]), Ring::to_read());
@@ -95,7 +108,7 @@ fn count(files: &Files) -> u64 {
         pgrx::check_for_interrupts!();
         all.add(files, page);
     });
-    imaged.need().max(all.need())
+    imaged.need(indexes).max(all.need(indexes))
 }
 
 /// Pages of a table.
@@ -115,11 +128,11 @@ impl Counted {
         self.merge.add(page, &mut |xid| files.outcome(xid)).unwrap_or_else(|_| files.refuse_memory());
     }
 
-    fn need(self) -> u64 {
+    fn need(self, indexes: u64) -> u64 {
         let (merged, rows) = (self.merge.finish(), self.rows.max(1));
         let there = merged.records().filter(|(_, winner)| !winner.tomb).count() as u64;
         let bytes = u128::from(self.bytes) * u128::from(there.min(rows)) / u128::from(rows);
         let numbers = merged.records().map(|(record, _)| record + 1).max().unwrap_or(0).max(merged.high);
-        need_for(&merged, numbers.into(), bytes as u64, 0)
+        need_for(&merged, (numbers.into(), indexes), bytes as u64, 0)
     }
 }

@@ -24,8 +24,8 @@ pub fn init() {
         reached: protect::reached,
         may_sleep: statements::may_sleep,
         initial_map: options::initial_map,
-        primary_spec: primary::spec,
-        committed_spec: primary::spec_of_committed,
+        index_specs: primary::specs,
+        committed_specs: primary::specs_of_committed,
         load: load::load,
         catch_up: live::catch_up,
     });

@@ -83,26 +83,24 @@ unsafe fn may_have_workers(root: *mut pg_sys::PlannerInfo, info: *mut pg_sys::Re
     }
 }
 
-/// Tells the planner the size of a hollow index, whose file says nothing: as nbtree's would be.
+/// Tells the planner the sizes of hollow indexes, whose files say nothing: as nbtree's would be.
 unsafe fn size_hollow(rel: pg_sys::Relation, info: *mut pg_sys::RelOptInfo) {
     // SAFETY: `rel` is open and of ours, and `info` has a list of its indexes: `relation_info`. The
-    // transaction is pinned while it looks at the primary index.
+    // transaction is pinned while it looks at the indexes in memory.
     unsafe {
         if (*info).indexlist.is_null() {
             // As for a build of an index: other sessions may build others, and have their locks.
             return;
         }
-        let Some(key) = primary::key(rel, rel::info(rel)).filter(|k| k.hollow) else { return };
-        let index = &key.primary.index;
         for i in pgrx::PgList::<pg_sys::IndexOptInfo>::from_pg((*info).indexlist).iter_ptr() {
-            if (*i).indexoid == key.index {
-                let pages = if index.is_empty() { 0 } else { index.bytes().div_ceil(pg_sys::BLCKSZ as u64) };
-                (*i).pages = 1 + pages.min(u32::MAX as u64 / 2) as u32;
-                (*i).tree_height = match index.len() {
-                    0..=FIRST_LEAF => 0,
-                    n => 1 + i32::from(n > FIRST_LEAF * CHILDREN),
-                };
-            }
+            let Some(key) = primary::hollow_key(rel, rel::info(rel), (*i).indexoid) else { continue };
+            let index = &key.primary.index;
+            let pages = if index.is_empty() { 0 } else { index.bytes().div_ceil(pg_sys::BLCKSZ as u64) };
+            (*i).pages = 1 + pages.min(u32::MAX as u64 / 2) as u32;
+            (*i).tree_height = match index.len() {
+                0..=FIRST_LEAF => 0,
+                n => 1 + i32::from(n > FIRST_LEAF * CHILDREN),
+            };
         }
     }
 }

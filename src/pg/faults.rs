@@ -157,6 +157,16 @@ pub enum Fault {
     AskedForgotten,
     /// A promotion does not end what uses snapshots of before.
     ReadersStay,
+    /// A tombstone has the key of one index.
+    OneTombKey,
+    /// A load fills one index.
+    OneIndexLoaded,
+    /// A load enters the rows of prepared transactions in one index.
+    OneKeyHeld,
+    /// A standby enters a row in one index.
+    OneKeyFollowed,
+    /// A row is entered behind a rival.
+    EntersBehind,
 }
 
 #[cfg(feature = "faults")]
@@ -167,7 +177,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 74] = [
+    const OURS: [(&str, Fault); 79] = [
         ("tid_looked_once", Fault::TidLookedOnce),
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
@@ -242,8 +252,13 @@ mod switch {
         ("files_of_now", Fault::FilesOfNow),
         ("asked_forgotten", Fault::AskedForgotten),
         ("readers_stay", Fault::ReadersStay),
+        ("one_tomb_key", Fault::OneTombKey),
+        ("one_index_loaded", Fault::OneIndexLoaded),
+        ("one_key_held", Fault::OneKeyHeld),
+        ("one_key_followed", Fault::OneKeyFollowed),
+        ("enters_behind", Fault::EntersBehind),
     ];
-    const ENGINE: [(&str, Engine); 30] = [
+    const ENGINE: [(&str, Engine); 32] = [
         ("no_validation", Engine::NoValidation),
         ("late_csn", Engine::LateCsn),
         ("position_is_tail", Engine::PositionIsTail),
@@ -274,6 +289,8 @@ mod switch {
         ("ended_listed", Engine::EndedListed),
         ("rests_forgetfully", Engine::RestsForgetfully),
         ("key_look_forgotten", Engine::KeyLookForgotten),
+        ("sweeps_one_index", Engine::SweepsOneIndex),
+        ("undoes_one_entry", Engine::UndoesOneEntry),
     ];
 
     static NAME: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);

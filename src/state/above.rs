@@ -21,10 +21,10 @@ pub struct Above {
     pub may_sleep: fn(table: u64) -> bool,
     /// The map that the options of a relation of ours ask for.
     pub initial_map: unsafe fn(pg_sys::Relation) -> NonNull<PartitionMap>,
-    /// The spec of the primary index that a relation of ours asks for.
-    pub primary_spec: unsafe fn(pg_sys::Relation) -> Option<Vec<u8>>,
-    /// The same, if this unique index is the hollow one.
-    pub committed_spec: unsafe fn(pg_sys::Relation, Option<pg_sys::Oid>) -> Option<Vec<u8>>,
+    /// The specs of the indexes in memory that a relation of ours asks for.
+    pub index_specs: unsafe fn(pg_sys::Relation) -> Vec<Vec<u8>>,
+    /// The same, if these are its hollow indexes.
+    pub committed_specs: unsafe fn(pg_sys::Relation, &[pg_sys::Oid]) -> Vec<Vec<u8>>,
     /// Loads the rows of a permanent relation of ours, and registers its table. `indexed`: it has
     /// indexes, or had some when this transaction began. Raises an error if its files are damaged.
     pub load: unsafe fn(pg_sys::Relation, indexed: bool) -> Result<&'static Table, TooLarge>,

@@ -23,7 +23,7 @@ mod indexes;
 pub use attach::{
     catch_up, create_anew, give_up_old, known_table_of, load_if_free, make_anew, table_if_it_fits, table_of,
 };
-pub use indexes::{Active, Kept, PrimaryKey};
+pub use indexes::{Active, Kept, PrimaryKey, Uniques};
 
 /// Private knowledge of a relation, rebuilt when its relation cache entry is.
 pub struct RelInfo {
@@ -48,8 +48,8 @@ pub struct RelInfo {
     pub needs_xid: bool,
     /// Its indexes that have ranges.
     pub active: Active,
-    /// The engine's primary index.
-    pub primary: Option<Kept>,
+    /// Its indexes in memory.
+    pub uniques: Uniques,
     /// The era of the table, if it is one of a standby; else 0.
     era: u64,
     /// So many tables of the standby had been given up when this one was there.
@@ -78,10 +78,9 @@ impl RelInfo {
     }
 
     fn is_current(&self) -> bool {
-        let primary = |p: Option<&Primary>| p.map_or(std::ptr::null(), std::ptr::from_ref);
         (self.era == 0 || self.is_there())
             && std::ptr::eq(self.map, self.table.map())
-            && primary(self.primary.as_ref().map(|k| k.index)) == primary(self.table.primary())
+            && self.uniques.generation == self.table.index_generation()
     }
 }
 
@@ -285,8 +284,8 @@ unsafe fn build(rel: pg_sys::Relation) -> &'static RelInfo {
             }
         }
         pg_sys::bms_free(indexed);
-        let primary = table.primary().map(Kept::new);
-        for c in partkey.columns().chain(primary.iter().flat_map(|k| k.columns())) {
+        let uniques = Uniques::of(table, || compat::primary_key_index(rel));
+        for c in partkey.columns().chain(uniques.all().iter().flat_map(|k| k.columns())) {
             moving[c as usize - 1] = true;
         }
         let of = |moves: bool| (1..).zip(&moving).filter(move |(_, m)| **m == moves).map(|(no, _)| Columns::of(no));
@@ -304,7 +303,7 @@ unsafe fn build(rel: pg_sys::Relation) -> &'static RelInfo {
             moving,
             needs_xid: needs_xid(rel),
             active: Default::default(),
-            primary,
+            uniques,
             era,
             given_up,
             used: Cell::new(false),
@@ -437,25 +436,22 @@ pub fn default_map() -> NonNull<PartitionMap> {
 }
 
 /// Makes and registers the table of a storage that this transaction makes. `like`: take over this
-/// table's map and primary index. `permanent`: the table's rows shall survive a crash.
+/// table's map and indexes in memory. `permanent`: the table's rows shall survive a crash.
 pub fn create_table(key: [u32; 4], like: Option<&Table>, permanent: bool) -> &'static Table {
-    let spec = like.and_then(|t| t.primary()).map(|p| p.spec());
-    let t = create_table_with(key, like.map_or_else(default_map, |t| copy_map(t.map()).done()), spec, permanent);
+    let specs: Vec<Vec<u8>> = like.iter().flat_map(|t| t.uniques()).map(|(_, index)| index.spec().into()).collect();
+    let map = like.map_or_else(default_map, |t| copy_map(t.map()).done());
+    let t = create_table_with(key, map, &specs, permanent);
     if let Some(name) = like.and_then(|t| t.name.get()) {
         t.name.set(&name);
     }
     t
 }
 
-/// Makes and registers the table of a storage, with a map of its own. `spec`: of its primary index.
-fn create_table_with(
-    key: [u32; 4],
-    map: NonNull<PartitionMap>,
-    spec: Option<&[u8]>,
-    permanent: bool,
-) -> &'static Table {
+/// Makes and registers the table of a storage, with a map of its own. `specs`: of its indexes in
+/// memory, which get the numbers from 0 on.
+fn create_table_with(key: [u32; 4], map: NonNull<PartitionMap>, specs: &[Vec<u8>], permanent: bool) -> &'static Table {
     let (e, slot) = (shmem::engine(), shmem::my_slot());
-    let t = make(key, map, spec, permanent).unwrap_or_else(|x| crate::state::errors::raise(x.into()));
+    let t = make(key, map, specs, permanent).unwrap_or_else(|x| crate::state::errors::raise(x.into()));
     match shmem::register(t) {
         Some(true) => {}
         Some(false) => {
@@ -476,15 +472,15 @@ fn create_table_with(
 }
 
 /// Makes the table of a storage to which the rows of another table move: with the same map, and the
-/// primary index that the relation wants. Permanent as the other one is. No other process can find
+/// indexes that the relation wants. Permanent as the other one is. No other process can find
 /// it yet.
 ///
 /// # Safety
 /// A valid relation of ours, and its table.
 pub unsafe fn make_like(rel: pg_sys::Relation, key: [u32; 4], old: &Table) -> Result<&'static Table, OutOfMemory> {
     // SAFETY: `rel` is an open relation of ours (contract of this function).
-    let spec = unsafe { (above().primary_spec)(rel) };
-    let t = make(key, copy_map(old.map()).done(), spec.as_deref(), old.durable().is_some())?;
+    let specs = unsafe { (above().index_specs)(rel) };
+    let t = make(key, copy_map(old.map()).done(), &specs, old.durable().is_some())?;
     if let Some(name) = old.name.get() {
         t.name.set(&name);
     }
@@ -495,7 +491,7 @@ pub unsafe fn make_like(rel: pg_sys::Relation, key: [u32; 4], old: &Table) -> Re
 fn make(
     key: [u32; 4],
     map: NonNull<PartitionMap>,
-    spec: Option<&[u8]>,
+    specs: &[Vec<u8>],
     permanent: bool,
 ) -> Result<&'static Table, OutOfMemory> {
     let (e, slot) = (shmem::engine(), shmem::my_slot());
@@ -504,7 +500,7 @@ fn make(
         unsafe { e.region.free(slot as usize, map.cast()) };
     })?;
     xact::anchors::note_table();
-    complete(t, spec, permanent).inspect_err(|_| {
+    complete(t, specs, permanent).inspect_err(|_| {
         // SAFETY: `t` was made above, and is not registered: no other process can reach it
         // (INV-TABLE).
         unsafe { t.destroy(&e, slot) };
@@ -512,11 +508,11 @@ fn make(
     Ok(t)
 }
 
-/// Gives a new table its primary index, and what a permanent one has beside its records.
-fn complete(t: &'static Table, spec: Option<&[u8]>, permanent: bool) -> Result<(), OutOfMemory> {
+/// Gives a new table its indexes, and what a permanent one has beside its records.
+fn complete(t: &'static Table, specs: &[Vec<u8>], permanent: bool) -> Result<(), OutOfMemory> {
     let (e, slot) = (shmem::engine(), shmem::my_slot());
-    if let Some(spec) = spec {
-        t.set_primary(with_memory(|| Primary::create(&e, slot, 0, Reuse::Vacuum, spec))?);
+    for (nth, spec) in specs.iter().enumerate() {
+        t.set_unique(nth, with_memory(|| Primary::create(&e, slot, 0, Reuse::Vacuum, spec))?);
     }
     if permanent {
         with_memory(|| t.make_durable(&e, slot, true))?;

@@ -40,7 +40,7 @@ pub use kept::is_kept;
 pub use order::{comes_first, init, let_go, may_others_follow, note_end_of_statement};
 use parts::Parts;
 use pending::Pending;
-pub use pending::{before_change, begin_map, created, dropped, made, orphaned, replace_primary, take_out};
+pub use pending::{before_change, begin_map, created, dropped, made, orphaned, replace_unique, take_out};
 use rests::Awake;
 use rows::Locked;
 pub use rows::{hand_out, handed_out, is_locked, last_locked, note_locked, HandedOut};

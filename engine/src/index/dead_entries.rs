@@ -1,19 +1,19 @@
 //! Removal of the index entries of dead records.
 //!
-//! **INV-DEAD**: An entry of the primary index whose record died is removed before the record's
-//! number can be given to another insert. Until then the record's `next_free` is not 0, and a
-//! process that frees dead records leaves it alone ([`Table::is_indexed`]). For a live record
-//! nothing is kept but the entry.
+//! **INV-DEAD**: The entries of a record that died are removed from all indexes of its table before
+//! the record's number can be given to another insert. Until then the record's `next_free` is not
+//! 0, and a process that frees dead records leaves it alone ([`Table::is_indexed`]). For a live
+//! record nothing is kept but the entries.
 //!
-//! When a record dies, the key of its entry is known from
+//! When a record dies, the keys of its entries are known from
 //!
-//! * its tombstone, if the row was deleted ([`crate::record::VER_KEYED`]): the record is *enqueued*
-//!   in a list in the order of the deletes. A *sweep* removes its entry when every floor is larger;
-//! * the private memory of the transaction, if its insert is undone: the entry goes at once,
+//! * its tombstone, if the row was deleted (INV-KEYS): the record is *enqueued* in a list in the
+//!   order of the deletes. A *sweep* removes its entries when every floor is larger;
+//! * the private memory of the transaction, if its insert is undone: the entries go at once,
 //!   because no other transaction ever saw the row;
 //! * nowhere, in other cases: no room to retire memory, keys that the platform compares, an index
-//!   that is being replaced. Such a record is *marked*. A *purging* process searches the whole
-//!   index for entries of marked records.
+//!   that is being replaced. Such a record is *marked*. A *purging* process searches all of the
+//!   table's indexes for entries of marked records.
 //!
 //! A record is enqueued or marked at most once in each of its lives, by the transaction that ends
 //! the row and before that transaction ends.
@@ -24,7 +24,7 @@ use crate::faults::{self, Fault};
 use crate::memory::{Latch, OutOfMemory};
 use crate::platform::Platform;
 use crate::primitive::{AtomicU32, AtomicU64, Ordering};
-use crate::record::{Record, Version, REC_DEAD};
+use crate::record::{Keys, Record, Version, REC_DEAD};
 use crate::retire::RetireQueue;
 use crate::shared::Engine;
 use crate::table::Table;
@@ -63,7 +63,7 @@ pub(crate) struct DeadEntries {
     _pad: u32,
 }
 
-/// A record taken out of the list. It is put back if the removal of its entry unwinds.
+/// A record taken out of the list. It is put back if the removal of its entries unwinds.
 struct DeadEntry {
     table: &'static Table,
     no: u64,
@@ -72,14 +72,22 @@ struct DeadEntry {
 }
 
 impl DeadEntry {
-    /// The key of a deleted row's entry. There may be no entry: an index made after the delete has
-    /// none.
-    fn key(&self) -> Option<&'static [u8]> {
-        let v = NonNull::new(self.rec.head())?;
-        // SAFETY: INV-VERSION: the head is a tombstone, whose key is part of its payload. It stays
-        // until this process gives it up (INV-DEAD), and then as long as the caller's pin.
-        unsafe { Version::key(v.as_ptr()) }
+    /// The keys of a deleted row's entries. There may be no such entry: an index made after the
+    /// delete has none.
+    fn keys(&self) -> Keys<'static> {
+        match NonNull::new(self.rec.head()) {
+            // SAFETY: INV-VERSION: the head is a tombstone, whose keys are part of its payload. It
+            // stays until this process gives it up (INV-DEAD), and then as long as the caller's
+            // pin.
+            Some(v) => unsafe { Version::keys(v.as_ptr()) },
+            None => Keys::default(),
+        }
     }
+}
+
+/// The keys of these records in the index of a number, with the records.
+fn keys_in(nth: usize, entries: &[DeadEntry]) -> Vec<(&'static [u8], u64)> {
+    entries.iter().filter_map(|d| Some((d.keys().0[nth]?, d.no))).collect()
 }
 
 impl Drop for DeadEntry {
@@ -191,26 +199,31 @@ impl DeadEntries {
 }
 
 impl Table {
-    /// The number of dead records whose entries wait to be removed from the primary index.
+    /// The number of dead records whose entries wait to be removed from the indexes.
     pub fn dead_entries(&self) -> u64 {
         self.dead_entries.len()
     }
 
-    /// Must VACUUM leave this dead record alone? That is so if the primary index may have an entry
-    /// of it, or if sweeps free the number.
+    /// Do sweeps free the numbers of dead records? All indexes of a table say the same.
+    fn frees_at_once(&self) -> bool {
+        self.uniques().next().is_some_and(|(_, i)| i.reuse() == Reuse::AtOnce)
+    }
+
+    /// Must VACUUM leave this dead record alone? That is so if one of the table's indexes may have
+    /// an entry of it, or if sweeps free the number.
     pub fn is_indexed(&self, no: u64) -> bool {
         let waits = |r: &Record| r.next_free.load(Ordering::SeqCst) != 0;
-        self.primary().is_some_and(|i| i.reuse() == Reuse::AtOnce) || self.record(no).is_some_and(waits)
+        self.frees_at_once() || self.record(no).is_some_and(waits)
     }
 
     /// Is a dead record to be enqueued? `deleted`: its tombstone; `None`: its insert was undone.
     fn waits_for_sweep(&self, deleted: Option<&Version>) -> bool {
-        self.primary().is_some_and(|i| i.reuse() == Reuse::AtOnce) || deleted.is_some_and(Version::is_keyed)
+        self.frees_at_once() || deleted.is_some_and(Version::is_keyed)
     }
 
     /// Puts a dead record into the list, once in each of its lives. A record whose row was deleted
-    /// goes to the end. A record whose insert was undone, and its entry removed, goes to the front.
-    /// Neither allocates nor fails.
+    /// goes to the end. A record whose insert was undone, and its entries removed, goes to the
+    /// front. Neither allocates nor fails.
     pub(crate) fn enqueue_dead(&self, no: u64, r: &Record) {
         // SAFETY: INV-DEAD: a dead record's head is null or a tombstone, which stays until the
         // record is freed after it was enqueued.
@@ -268,7 +281,7 @@ impl Table {
         taken
     }
 
-    /// Marks the record of an undone insert whose entry could not be removed.
+    /// Marks the record of an undone insert of which an entry could not be removed.
     pub(crate) fn mark(&self, r: &Record) {
         if !faults::on(Fault::EntryForgotten) {
             r.next_free.store(MARKED, Ordering::SeqCst);
@@ -276,10 +289,10 @@ impl Table {
         }
     }
 
-    /// Removes at most `budget` entries of dead records, and with [`Reuse::AtOnce`] frees their
+    /// Removes the entries of at most `budget` dead records, and with [`Reuse::AtOnce`] frees their
     /// numbers. Comparisons may unwind; then nothing is lost. The caller is pinned. `owed` of the
     /// room in its queue of retired memory is reserved for other purposes. The sweep stops if there
-    /// is less than [`Table::SWEEP_ROOM`] beyond that.
+    /// is less than [`Table::sweep_room`] beyond that.
     pub(crate) fn sweep(&'static self, e: &Engine, slot: SlotId, p: &dyn Platform, owed: u64, budget: usize) -> usize {
         if self.is_changing() {
             return 0; // An index that comes back has entries that this one may not have.
@@ -288,13 +301,13 @@ impl Table {
         if self.dead_entries.sweeps.fetch_add(1, Ordering::Relaxed).is_multiple_of(SWEEPS_A_LOOK) {
             floor = e.refresh_min_floor(p);
         }
-        let at_once = self.primary().is_some_and(|i| i.reuse() == Reuse::AtOnce);
+        let at_once = self.frees_at_once();
         if at_once {
             self.purge_if_many(e, slot, p, owed);
         }
         let (mut looked, mut removed) = (0, 0);
         loop {
-            let room = RetireQueue::room(e, slot).saturating_sub(owed) / Self::SWEEP_ROOM;
+            let room = RetireQueue::room(e, slot).saturating_sub(owed) / self.sweep_room();
             let mut entries = self.dequeue_dead(floor, SWEPT.min(budget - looked).min(room as usize));
             if entries.is_empty() {
                 return removed;
@@ -308,7 +321,7 @@ impl Table {
     }
 
     /// Removes the entries of these records. The queue of retired memory has
-    /// [`Table::SWEEP_ROOM`] for each.
+    /// [`Table::sweep_room`] for each.
     fn sweep_these(
         &'static self,
         e: &Engine,
@@ -317,9 +330,17 @@ impl Table {
         at_once: bool,
         entries: &mut [DeadEntry],
     ) {
+        entries.sort_by_key(|d| d.keys().0[0].is_none());
+        for (nth, index) in self.uniques().skip_while(|(nth, _)| *nth == 0) {
+            // Again, if a later removal unwinds: an entry that is not there is passed over.
+            let keys = keys_in(nth, entries);
+            let mut done = if faults::on(Fault::SweepsOneIndex) { keys.len() } else { 0 };
+            while done < keys.len() {
+                done += index.remove_some(e, slot, p, &keys[done..]);
+            }
+        }
         let primary = self.primary().filter(|_| !faults::on(Fault::EntryForgotten));
-        entries.sort_by_key(|d| d.key().is_none());
-        let keys: Vec<(&[u8], u64)> = entries.iter().map_while(|d| Some((d.key()?, d.no))).collect();
+        let keys = keys_in(0, entries);
         if let Some(primary) = primary {
             keys.iter().for_each(|(key, _)| primary.announce(key));
         }
@@ -341,8 +362,10 @@ impl Table {
         }
     }
 
-    /// The room in the queue of retired memory that a sweep needs.
-    pub(crate) const SWEEP_ROOM: u64 = Index::ROOM + 2;
+    /// The room in the queue of retired memory that a sweep of one record needs.
+    pub(crate) fn sweep_room(&self) -> u64 {
+        Index::ROOM * self.uniques().count().max(1) as u64 + 2
+    }
 
     /// Frees the number of a dead record that no index points to, and retires its tombstone.
     fn free_record(&self, e: &Engine, slot: SlotId, no: u64, r: &Record) {
@@ -369,7 +392,7 @@ impl Table {
         }
     }
 
-    /// Removes the entries of all records that are marked by now, by a search of the whole index.
+    /// Removes the entries of all records that are marked by now, by a search of whole indexes.
     /// Comparisons may unwind; in this case, and without memory, the records stay marked. The
     /// caller is pinned, and needs `owed` of the room in its queue of retired memory. Returns the
     /// number of entries removed.
@@ -391,16 +414,16 @@ impl Table {
         // Records marked later keep their marks, because the search may have passed their entries.
         let marked: Vec<u64> = (0..self.len()).filter(|no| is_marked(*no).is_some()).collect();
         let mut removed = 0;
-        if let Some(primary) = self.primary() {
-            let mut all = primary.index.scan(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
+        for (_, index) in self.uniques() {
+            let mut all = index.index.scan(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
             while let Some((key, no)) = all.next(p) {
                 if marked.binary_search(&no).is_ok() {
                     RetireQueue::reserve(e, slot, owed + Index::ROOM)?;
-                    removed += usize::from(primary.remove(e, slot, p, &key, no));
+                    removed += usize::from(index.remove(e, slot, p, &key, no));
                 }
             }
         }
-        let at_once = self.primary().is_some_and(|i| i.reuse() == Reuse::AtOnce);
+        let at_once = self.frees_at_once();
         for r in marked.iter().map(|no| (*no, self.record(*no).expect("it is there"))) {
             self.dead_entries.marked.fetch_sub(1, Ordering::Relaxed);
             r.1.next_free.store(0, Ordering::SeqCst);

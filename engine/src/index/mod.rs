@@ -26,6 +26,8 @@ mod records;
 mod remove;
 mod sample;
 #[cfg(all(test, not(loom)))]
+mod several_tests;
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod unique;
 mod word;

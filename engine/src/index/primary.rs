@@ -1,5 +1,6 @@
 //! The primary index of a table: a tree whose entries are added with records and removed with them
-//! (`dead_entries.rs`).
+//! (`dead_entries.rs`). A table may have others of the same kind beside it, by number
+//! ([`crate::Table::unique`]).
 
 use super::hints::{Hash, Hints};
 use super::insert::Inserted;
@@ -26,7 +27,7 @@ pub enum Reuse {
     Vacuum = 1,
 }
 
-/// The primary index of a table.
+/// The primary index of a table, or another index whose entries come with records.
 #[repr(C)]
 pub struct Primary {
     /// The entries.
@@ -49,8 +50,8 @@ pub const PRIMARY_SPEC_MAX: usize = 128;
 
 impl Primary {
     /// Creates an empty index that belongs to no table yet. `order`: see [`Index::create`]. `spec`:
-    /// the platform's description of the keys. [`crate::Table::set_primary`] and
-    /// [`crate::Table::replace_primary`] give the index to a table.
+    /// the platform's description of the keys. [`crate::Table::set_unique`] and
+    /// [`crate::Table::replace_unique`] give the index to a table.
     pub fn create(
         e: &Engine,
         slot: SlotId,

@@ -423,7 +423,7 @@ fn an_index_of_a_table_with_dead_rows_takes_them_over() {
     w.insert(&mut t, 9).expect("memory");
     t.abort();
     // SAFETY: INV-TABLE: there are no other users of the table.
-    unsafe { w.table.drop_primary(&w.e, 0) };
+    unsafe { w.table.drop_unique(&w.e, 0, 0) };
     let primary = w.table.create_primary(&w.e, 0, 0, Reuse::AtOnce).expect("memory");
     assert_eq!(w.table.dead_entries(), 2);
     w.e.pin(0);
@@ -462,13 +462,13 @@ fn an_index_is_replaced_or_comes_back() {
         };
         let second = of(&|no| 10_000 - no, 0, &[]);
         t.make_room(8).expect("memory");
-        let first = w.table.replace_primary(Some(second)).expect("the first");
+        let first = w.table.replace_unique(0, Some(second)).expect("the first");
         // More records than the first index knows, undone inserts, and deletes.
         let new: Vec<RecordRef> = (0..700).map(|n| w.insert(&mut t, 20_000 + n).expect("memory")).collect();
         (0..300).for_each(|n| w.delete(&mut t, rows[n], 10_000 - n as u64));
         t.set_depth(2);
         let third = of(&|no| 30_000 + no, 300, &new);
-        assert!(w.table.replace_primary(Some(third)).is_some_and(|i| std::ptr::eq(i, second)));
+        assert!(w.table.replace_unique(0, Some(third)).is_some_and(|i| std::ptr::eq(i, second)));
         for n in 0..50 {
             w.insert(&mut t, 40_000 + n).expect("memory");
         }
@@ -480,17 +480,17 @@ fn an_index_is_replaced_or_comes_back() {
                 t.commit_sub(2);
             } else {
                 t.abort_sub(2);
-                w.table.restore_primary(&w.e, 0, Some(second));
+                w.table.restore_unique(&w.e, 0, 0, Some(second));
             }
             if keeps_first {
                 w.commit(&mut t);
                 if keeps_second {
-                    w.table.keep_primary(&w.e, 0, Some(second));
+                    w.table.keep_unique(&w.e, 0, Some(second));
                 }
-                w.table.keep_primary(&w.e, 0, Some(first));
+                w.table.keep_unique(&w.e, 0, Some(first));
             } else {
                 t.abort();
-                w.table.restore_primary(&w.e, 0, Some(first));
+                w.table.restore_unique(&w.e, 0, 0, Some(first));
             }
         }
         let (kept, left) = match (keeps_first, keeps_second) {

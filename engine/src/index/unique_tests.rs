@@ -1,5 +1,5 @@
-//! Of two inserts of one key one finds the other. Nodes have 6 entries here, so that the entries of
-//! a key lie in several leaves.
+//! Of two inserts of one key one finds the other, in each index of a table. Nodes have 6 entries
+//! here, so that the entries of a key lie in several leaves.
 
 use crate::csn::{Csn, SlotId};
 use crate::error::{AbortReason, Error};
@@ -9,7 +9,7 @@ use crate::index::{Primary, Reuse, Unique};
 use crate::lock::Mode;
 use crate::platform::Platform;
 use crate::primitive::Ordering;
-use crate::record::{Successor, Version};
+use crate::record::{Keys, Successor, Version, INDEXES};
 use crate::retire::RetireQueue;
 use crate::threads::{Block, Threads, Waits};
 use crate::txn::{Entered, How, Rival};
@@ -25,6 +25,8 @@ const SLOTS: u16 = 6;
 struct World {
     e: Engine,
     table: &'static Table,
+    /// The number of the table's indexes.
+    indexes: usize,
     waits: Arc<Waits>,
     /// Ids of transactions.
     last_id: AtomicU32,
@@ -45,15 +47,40 @@ fn key(n: u64) -> Vec<u8> {
     }
 }
 
+/// Rows of a table with several indexes have a number for each, and are one number together.
+const PART: u32 = 8;
+
+/// The number of a row in an index.
+fn part(row: u64, nth: usize) -> u64 {
+    row >> (PART * nth as u32) & ((1 << PART) - 1)
+}
+
+/// The same row with another number in an index.
+fn with_part(row: u64, nth: usize, n: u64) -> u64 {
+    row & !(((1 << PART) - 1) << (PART * nth as u32)) | n << (PART * nth as u32)
+}
+
+/// The key of a row in an index.
+fn key_in(row: u64, nth: usize, indexes: usize) -> Vec<u8> {
+    key(if indexes == 1 { row } else { part(row, nth) })
+}
+
 impl World {
     fn new(set: ProtocolSet, order: u32, reuse: Reuse, size: usize) -> World {
+        World::with(set, &[order], reuse, size)
+    }
+    /// With an index of each of these orders.
+    fn with(set: ProtocolSet, orders: &[u32], reuse: Reuse, size: usize) -> World {
         let block = Block::new(size, SLOTS as usize).expect("a block");
         let e = block.engine;
         let live_before = live(&e);
         let map = Table::new_map(&e, 0, 1, 0, b"", set, Policy::Wait).expect("a map");
         let table = Table::create(&e, 0, [1; 4], map).expect("a table");
-        table.set_primary(Primary::create(&e, 0, order, reuse, b"keys").expect("an index"));
-        World { e, table, waits: Arc::default(), last_id: AtomicU32::new(1), live_before, _block: block }
+        for (nth, &order) in orders.iter().enumerate() {
+            table.set_unique(nth, Primary::create(&e, 0, order, reuse, b"keys").expect("an index"));
+        }
+        let (indexes, last_id) = (orders.len(), AtomicU32::new(1));
+        World { e, table, indexes, waits: Arc::default(), last_id, live_before, _block: block }
     }
     fn small() -> World {
         World::new(ProtocolSet::of(Protocol::Occ), 0, Reuse::AtOnce, 16 << 20)
@@ -62,7 +89,8 @@ impl World {
         Threads::new(self.e, slot, self.waits.clone())
     }
     fn client(&self, slot: SlotId) -> Client {
-        Client { table: self.table, t: Txn::new(self.e, slot), p: self.platform(slot), id: 0 }
+        let (t, p) = (Txn::new(self.e, slot), self.platform(slot));
+        Client { table: self.table, indexes: self.indexes, t, p, id: 0 }
     }
     fn begin(&self, slot: SlotId, level: Level) -> Client {
         let mut c = self.client(slot);
@@ -108,6 +136,7 @@ impl World {
 /// A session and its transaction.
 struct Client {
     table: &'static Table,
+    indexes: usize,
     t: Txn,
     p: Threads,
     id: u32,
@@ -131,8 +160,20 @@ impl Client {
         unsafe { Version::payload(v.as_ptr()).cast::<u64>().write_unaligned(n) };
         self.t.insert(&self.p, self.table, [0, 0], v, 0, self.id).inspect_err(|_| self.t.discard(v))
     }
+    /// Enters a row in all indexes in which it has no entry, up to a rival.
     fn enter(&mut self, r: RecordRef, n: u64) -> Result<Entered, Error> {
-        self.t.enter(&self.p, r, &key(n), Unique::Check)
+        for nth in self.next_index(r).unwrap_or(self.indexes)..self.indexes {
+            let key = key_in(n, nth, self.indexes);
+            match self.t.enter_in(&self.p, r, nth, &key, Unique::Check)? {
+                Entered::Free => {}
+                taken => return Ok(taken),
+            }
+        }
+        Ok(Entered::Free)
+    }
+    /// The first index in which a row has no entry yet.
+    fn next_index(&self, r: RecordRef) -> Option<usize> {
+        (0..self.indexes).find(|nth| !self.t.has_entry(r, *nth))
     }
     /// Inserts a row with its entry, if its key is free. Otherwise the row is undone.
     fn try_insert(&mut self, n: u64) -> Result<Option<Rival>, Error> {
@@ -160,7 +201,10 @@ impl Client {
             unsafe { !v.as_ref().is_tombstone() && Version::payload(v.as_ptr()).cast::<u64>().read_unaligned() == n }
         });
         let Some((base, _)) = row else { return Ok(false) };
-        let tombstone = self.t.new_tombstone(Successor { record: 0 }, Some(&key(n)))?;
+        let all: Vec<Vec<u8>> = (0..self.indexes).map(|nth| key_in(n, nth, self.indexes)).collect();
+        let mut keys = Keys::default();
+        all.iter().zip(&mut keys.0).for_each(|(key, to)| *to = Some(key));
+        let tombstone = self.t.new_tombstone_of(Successor { record: 0 }, &keys)?;
         self.t.delete(r, Some(base), tombstone, 1, id);
         Ok(true)
     }
@@ -367,6 +411,41 @@ fn without_memory_nothing_is_half_done() {
     }
 }
 
+/// Two transactions insert a row each, which they enter index by index in these orders. Do they
+/// wait for each other, whichever keys the rows share, and whoever makes the next step?
+fn wait_for_each_other(orders: [[usize; 3]; 2]) -> bool {
+    let w = World::with(ProtocolSet::of(Protocol::Occ), &[0; 3], Reuse::AtOnce, 16 << 20);
+    let row = |shared: u64| (0..3).fold(0, |row, nth| with_part(row, nth, 1 + (shared >> nth & 1)));
+    let mut both = false;
+    for (shared, steps) in (0..8).flat_map(|shared| (0..1u32 << 8).map(move |steps| (shared, steps))) {
+        let rows = [row(7), row(shared)];
+        let mut clients = [0, 1].map(|slot| w.begin(slot, Level::Snapshot));
+        let records = [0, 1].map(|i| clients[i].insert(rows[i]).expect("memory"));
+        let mut waits = [false; 2];
+        for i in (0..8).map(|n| (steps >> n & 1) as usize) {
+            let c = &mut clients[i];
+            let Some(&nth) = orders[i].iter().find(|nth| !c.t.has_entry(records[i], **nth)) else { continue };
+            let key = key_in(rows[i], nth, 3);
+            waits[i] = match c.t.enter_in(&c.p, records[i], nth, &key, Unique::Check).expect("memory") {
+                Entered::Free => false,
+                Entered::Taken(Rival::Coming(r, ..)) => r.no == records[1 - i].no,
+                Entered::Taken(rival) => panic!("{rival:?}"),
+            };
+            both |= waits == [true; 2];
+        }
+        clients.iter_mut().for_each(Client::abort);
+    }
+    w.end();
+    both
+}
+
+#[test]
+fn inserts_in_one_order_of_the_indexes_do_not_wait_for_each_other() {
+    assert!(!wait_for_each_other([[0, 1, 2]; 2]));
+    assert!(!wait_for_each_other([[2, 0, 1]; 2]));
+    assert!(wait_for_each_other([[0, 1, 2], [0, 2, 1]]), "other orders would");
+}
+
 /// A change of a key's row by a committed transaction, in the order of its operations.
 struct Event {
     key: u64,
@@ -430,8 +509,10 @@ impl History {
 #[derive(Clone, Copy, Debug)]
 struct Load {
     set: ProtocolSet,
-    order: u32,
+    /// Of each index.
+    orders: &'static [u32],
     reuse: Reuse,
+    /// Of each index.
     keys: u64,
     seed: u64,
     fault: Option<Fault>,
@@ -443,7 +524,7 @@ struct Worker<'w> {
     l: Load,
     c: Client,
     random: u64,
-    /// What its transaction has done so far.
+    /// What its transaction has done so far: rows that have come and gone.
     done: Vec<(u64, bool)>,
     history: History,
 }
@@ -456,35 +537,52 @@ impl Worker<'_> {
         (self.random >> 20) % below
     }
 
-    /// The rows with a key, dead ones among them.
-    fn found(&self, n: u64) -> Vec<RecordRef> {
+    /// A row.
+    fn any_row(&mut self) -> u64 {
+        (0..self.w.indexes).fold(0, |row, nth| with_part(row, nth, self.random(self.l.keys)))
+    }
+
+    /// The name of a key in the history, which tells of all indexes.
+    fn name(&self, row: u64, nth: usize) -> u64 {
+        nth as u64 * self.l.keys + part(row, nth)
+    }
+
+    /// The rows with a key in an index, dead ones among them.
+    fn found(&self, row: u64, nth: usize) -> Vec<RecordRef> {
         let mut found = Vec::new();
-        self.w.primary().index.get(&self.c.p, &key(n), &mut found);
+        let index = &self.w.table.unique(nth).expect("an index").index;
+        index.get(&self.c.p, &key_in(row, nth, self.w.indexes), &mut found);
         found.into_iter().filter_map(|no| RecordRef::find(self.w.table, no)).collect()
     }
 
     /// Inserts a row, and waits for rivals some time. False: it has given up.
-    fn insert(&mut self, n: u64) -> Result<bool, Error> {
-        let r = self.c.insert(n)?;
+    fn insert(&mut self, row: u64) -> Result<bool, Error> {
+        let r = self.c.insert(row)?;
         for i in 0..50 {
             let from = self.w.e.now();
-            match self.c.enter(r, n)? {
+            let rival = match self.c.enter(r, row)? {
                 Entered::Free => {
-                    self.done.push((n, true));
+                    self.done.push((row, true));
                     return Ok(true);
                 }
-                Entered::Taken(Rival::Own(own)) => {
-                    let is = self.done.iter().rfind(|(k, _)| *k == n).is_some_and(|(_, comes)| *comes);
+                Entered::Taken(rival) => rival,
+            };
+            let nth = self.c.next_index(r).expect("it has stopped at an index");
+            match rival {
+                Rival::Own(own) => {
+                    let is_same = |other: u64| part(other, nth) == part(row, nth);
+                    let is = self.done.iter().rfind(|(other, _)| is_same(*other)).is_some_and(|(_, comes)| *comes);
                     if !is {
-                        self.history.wrong = Some(format!("record {} is no own row of {n}", own.no));
+                        self.history.wrong = Some(format!("record {} is no own row of {row}", own.no));
                     }
                     break;
                 }
-                Entered::Taken(Rival::Row(..)) => {
-                    self.history.verdicts.push(Verdict { key: n, from, to: self.w.e.now() });
+                Rival::Row(..) => {
+                    let key = self.name(row, nth);
+                    self.history.verdicts.push(Verdict { key, from, to: self.w.e.now() });
                     break;
                 }
-                Entered::Taken(Rival::Leaving(_, _, id) | Rival::Coming(_, _, id)) => {
+                Rival::Leaving(_, _, id) | Rival::Coming(_, _, id) => {
                     assert!(id != 0 && id != self.c.id);
                     self.history.waits += 1;
                     self.c.p.pause(i * 8)?;
@@ -495,33 +593,42 @@ impl Worker<'_> {
         Ok(false)
     }
 
-    fn delete(&mut self, n: u64) -> Result<bool, Error> {
-        for r in self.found(n) {
-            if let Some(w) = self.c.t.last_write(r).and_then(|n| self.c.t.write(n)) {
-                if w.kind == crate::txn::WriteKind::Delete {
-                    continue;
-                }
-            } else if !matches!(self.c.t.present(&self.c.p, r)?, Some(crate::txn::Present::Row(..))) {
-                continue;
+    /// Deletes the row that has the same key in an index. Which one it was.
+    fn delete(&mut self, row: u64, nth: usize) -> Result<Option<u64>, Error> {
+        for r in self.found(row, nth) {
+            let version = match self.c.t.last_write(r).and_then(|n| self.c.t.write(n)) {
+                Some(w) => (w.kind != crate::txn::WriteKind::Delete).then_some(w.version),
+                None => match self.c.t.present(&self.c.p, r)? {
+                    Some(crate::txn::Present::Row(v, ..)) => Some(v),
+                    _ => None,
+                },
+            };
+            let Some(version) = version else { continue };
+            // SAFETY: INV-RETIRE: a version with a row, reached under our pin. It has 8 bytes.
+            let there = unsafe { Version::payload(version.as_ptr()).cast::<u64>().read_unaligned() };
+            if part(there, nth) != part(row, nth) {
+                self.history.wrong = Some(format!("the row {there} is found by a key of {row} in index {nth}"));
             }
-            if self.c.delete(r, n)? {
-                self.done.push((n, false));
-                return Ok(true);
+            if self.c.delete(r, there)? {
+                self.done.push((there, false));
+                return Ok(Some(there));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     fn step(&mut self) -> Result<(), Error> {
-        let n = self.random(self.l.keys);
+        let (row, nth) = (self.any_row(), self.random(self.w.indexes as u64) as usize);
         match self.random(10) {
-            0..=4 => self.insert(n).map(drop),
-            5..=7 => self.delete(n).map(drop),
-            // A row moves: deleted and inserted by one statement.
+            0..=4 => self.insert(row).map(drop),
+            5..=7 => self.delete(row, nth).map(drop),
+            // A row moves: deleted and inserted by one statement. One of its keys changes, or none.
             _ => {
-                if self.delete(n)? {
-                    let to = if self.random(2) == 0 { n } else { self.random(self.l.keys) };
-                    self.insert(to)?;
+                if let Some(there) = self.delete(row, nth)? {
+                    let other = self.random(self.w.indexes as u64) as usize;
+                    let n = self.random(self.l.keys);
+                    let stays = self.random(2) == 0;
+                    self.insert(if stays { there } else { with_part(there, other, n) })?;
                 }
                 Ok(())
             }
@@ -549,8 +656,11 @@ impl Worker<'_> {
             return Err(Error::Injected);
         }
         let csn = self.c.commit()?;
-        let done = self.done.drain(..).enumerate();
-        self.history.events.extend(done.map(|(nth, (key, comes))| Event { key, csn, nth, comes }));
+        for (nth, (row, comes)) in std::mem::take(&mut self.done).into_iter().enumerate() {
+            let event = |index| Event { key: self.name(row, index), csn, nth, comes };
+            let events: Vec<Event> = (0..self.w.indexes).map(event).collect();
+            self.history.events.extend(events);
+        }
         Ok(())
     }
 
@@ -574,7 +684,7 @@ impl Worker<'_> {
 
 /// Threads insert, delete and undo rows of few keys. Returns the first error of the history.
 fn churn(l: Load) -> Result<History, String> {
-    let w = World::new(l.set, l.order, l.reuse, 32 << 20);
+    let w = World::with(l.set, l.orders, l.reuse, 32 << 20);
     let deadline = Instant::now() + Duration::from_secs(20);
     let work = |slot: SlotId| {
         faults::set(l.fault);
@@ -582,7 +692,7 @@ fn churn(l: Load) -> Result<History, String> {
         let random = 88_172_645_463_325_252 ^ (slot as u64) << 20 ^ l.seed << 40;
         let (c, done) = (w.client(slot), Vec::new());
         let mut worker = Worker { w: &w, l, c, random, done, history: History::default() };
-        worker.run(1500, deadline);
+        worker.run(1500 / w.indexes as u64, deadline);
         set_races(0, 1);
         faults::set(None);
         std::mem::take(&mut worker.history)
@@ -605,21 +715,40 @@ fn churn(l: Load) -> Result<History, String> {
         reader.join().expect("a thread");
         ends.into_iter().for_each(|h| history.add(h.unwrap_or_else(|p| std::panic::resume_unwind(p))));
     });
-    let left = history.judge(l.keys)?;
-    check_tree(&w.primary().index, &w.platform(0));
+    let left = history.judge(l.keys * w.indexes as u64)? / w.indexes as u64;
     if left != w.table.rows() {
         return Err(format!("{left} rows by the history, {} in the table", w.table.rows()));
+    }
+    let mut c = w.client(0);
+    w.e.tick(); // Behind all commits so far.
+    c.begin(Level::Snapshot, w.id());
+    w.e.refresh_min_pin(&c.p);
+    c.t.purge_marked(&c.p, w.table).expect("memory");
+    while c.t.sweep(&c.p, w.table, 64) > 0 {}
+    c.abort();
+    drop(c);
+    for (nth, index) in w.table.uniques() {
+        check_tree(&index.index, &w.platform(0));
+        if index.index.len() != left {
+            return Err(format!("{} entries of {left} rows in index {nth}", index.index.len()));
+        }
     }
     w.end();
     Ok(history)
 }
 
+/// One index, and two of the same or different orders.
+const ONE: [(&[u32], Reuse); 3] = [(&[0], Reuse::AtOnce), (&[1], Reuse::AtOnce), (&[0], Reuse::Vacuum)];
+const SEVERAL: [(&[u32], Reuse); 4] =
+    [(&[0, 0], Reuse::AtOnce), (&[0, 1], Reuse::AtOnce), (&[1, 0], Reuse::Vacuum), (&[0; INDEXES], Reuse::AtOnce)];
+
 #[test]
 fn a_key_has_one_row_at_a_time() {
     let sets = [Protocol::Occ, Protocol::TwoPhase, Protocol::PartCc].map(ProtocolSet::of);
     for (i, set) in sets.into_iter().enumerate() {
-        for (order, reuse) in [(0, Reuse::AtOnce), (1, Reuse::AtOnce), (0, Reuse::Vacuum)] {
-            let l = Load { set, order, reuse, keys: 6, seed: 7 + i as u64, fault: None };
+        let several = SEVERAL.into_iter().take(if i == 0 { SEVERAL.len() } else { 1 });
+        for (orders, reuse) in ONE.into_iter().chain(several) {
+            let l = Load { set, orders, reuse, keys: 6, seed: 7 + i as u64, fault: None };
             let h = churn(l).unwrap_or_else(|e| panic!("{l:?}: {e}"));
             assert!(h.events.len() > 300 && !h.verdicts.is_empty(), "{l:?}: {} events", h.events.len());
         }
@@ -632,12 +761,22 @@ fn unique_checks_that_miss_a_row_are_found() {
     for fault in [Fault::VerdictStays, Fault::OneLeafCounts] {
         let l = |seed| Load {
             set: ProtocolSet::of(Protocol::Occ),
-            order: 0,
+            orders: &[0],
             reuse: Reuse::AtOnce,
             keys: 1,
             seed,
             fault: Some(fault),
         };
         assert!((0..20).any(|seed| churn(l(seed)).is_err()), "{fault:?} was not found");
+    }
+}
+
+/// The same for entries that stay in one of several indexes.
+#[test]
+fn entries_that_stay_in_an_index_are_found() {
+    for fault in [Fault::SweepsOneIndex, Fault::UndoesOneEntry] {
+        let (set, orders, reuse) = (ProtocolSet::of(Protocol::Occ), &[0, 0], Reuse::AtOnce);
+        let l = |seed| Load { set, orders, reuse, keys: 6, seed, fault: Some(fault) };
+        assert!((0..3).any(|seed| churn(l(seed)).is_err()), "{fault:?} was not found");
     }
 }

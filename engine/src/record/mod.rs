@@ -10,6 +10,12 @@
 //! that one's columns too, or none, before it leads past it. So a walk reads `older` of a version
 //! before what the version names. Inserts and tombstones name no columns, nor do
 //! versions of loads and of replay: they may differ in everything.
+//!
+//! **INV-KEYS**: A tombstone has the key of each entry of its row, with the number of the index in
+//! the table; or its row was inserted by the same transaction, which knows them. It may name an
+//! index that has no such entry: one that was made after the delete, and has the number of another
+//! one. For that one was filled without the row, and the record's number is not used again
+//! meanwhile (INV-DEAD).
 
 use crate::csn::{Csn, Stamp};
 use crate::lock::LockWord;
@@ -94,7 +100,7 @@ const _: () = assert!(VERSION_HEADER == 24);
 /// The version is a tombstone: the row is deleted. The payload is a [`Successor`].
 pub const VER_TOMBSTONE: u32 = 1;
 
-/// Set beside [`VER_TOMBSTONE`]: the row's key in the primary index follows the [`Successor`].
+/// Set beside [`VER_TOMBSTONE`]: the row's keys follow the [`Successor`] (INV-KEYS).
 pub const VER_KEYED: u32 = 2;
 
 /// Set by the pruner, in a version that lies in its record's chain no more (INV-UNLINK).
@@ -103,6 +109,9 @@ const VER_UNLINKED: u32 = 4;
 /// The version names the columns in which it differs from the next older one: the bits from
 /// `VER_COLUMNS` on.
 const VER_NAMES: u32 = 8;
+/// In a tombstone the same bit is set beside [`VER_KEYED`]: each key has its length and the number
+/// of its index in front of it. Else there is one, of the primary index.
+const VER_NUMBERED: u32 = VER_NAMES;
 const VER_COLUMNS: u32 = 4;
 const _: () = assert!(VER_COLUMNS + Columns::BITS == u32::BITS);
 
@@ -113,6 +122,91 @@ pub struct Successor {
     /// Record number + 1 in the same table. 0: deleted. `u64::MAX`: in another declarative
     /// partition.
     pub record: u64,
+}
+
+/// The number of indexes that a table may have.
+pub const INDEXES: usize = 4;
+
+/// The keys of a row in the indexes of its table, by their numbers (INV-KEYS). `None`: it has no
+/// entry there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keys<'a>(pub [Option<&'a [u8]>; INDEXES]);
+
+impl<'a> Keys<'a> {
+    /// A row of a table with no other index than the primary one.
+    #[inline]
+    pub fn primary(key: Option<&'a [u8]>) -> Keys<'a> {
+        let mut keys = Keys::default();
+        keys.0[0] = key;
+        keys
+    }
+
+    /// The keys with their numbers.
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &'a [u8])> + use<'a> {
+        self.0.into_iter().enumerate().filter_map(|(nth, key)| Some((nth, key?)))
+    }
+
+    #[inline]
+    fn is_numbered(&self) -> bool {
+        self.0[1..].iter().any(Option::is_some)
+    }
+
+    /// The flags of a tombstone with these keys, and the length of its payload.
+    #[inline]
+    pub fn tombstone(&self) -> (u32, usize) {
+        let before = size_of::<Successor>();
+        if self.is_numbered() {
+            let len: usize = self.iter().map(|(_, key)| KEY_HEAD + key.len()).sum();
+            return (VER_TOMBSTONE | VER_KEYED | VER_NUMBERED, before + len);
+        }
+        match self.0[0] {
+            Some(key) => (VER_TOMBSTONE | VER_KEYED, before + key.len()),
+            None => (VER_TOMBSTONE, before),
+        }
+    }
+
+    /// Writes the payload of a tombstone.
+    ///
+    /// # Safety
+    /// `payload` has room for as many bytes as [`Keys::tombstone`] says, and no other process reads
+    /// them yet.
+    #[inline]
+    pub unsafe fn write(&self, to: Successor, payload: *mut u8) {
+        let mut at = payload.wrapping_add(size_of::<Successor>());
+        // SAFETY: by this function's contract there is room for the successor and for each key,
+        // with its head if there are several.
+        unsafe {
+            payload.cast::<Successor>().write_unaligned(to);
+            for (nth, key) in self.iter() {
+                if self.is_numbered() {
+                    at.cast::<[u8; KEY_HEAD]>().write_unaligned(head_of_key(nth, key.len()));
+                    at = at.add(KEY_HEAD);
+                }
+                at.copy_from_nonoverlapping(key.as_ptr(), key.len());
+                at = at.add(key.len());
+            }
+        }
+    }
+
+    /// The keys in the bytes behind a tombstone's successor that has several.
+    fn read(mut bytes: &'a [u8]) -> Keys<'a> {
+        let mut keys = Keys::default();
+        while let Some((&[nth, a, b, c, d], rest)) = bytes.split_first_chunk::<KEY_HEAD>() {
+            let (key, rest) = rest.split_at(u32::from_ne_bytes([a, b, c, d]) as usize);
+            keys.0[nth as usize] = Some(key);
+            bytes = rest;
+        }
+        keys
+    }
+}
+
+/// In front of a key: the number of its index, and its length.
+const KEY_HEAD: usize = 1 + size_of::<u32>();
+
+fn head_of_key(nth: usize, len: usize) -> [u8; KEY_HEAD] {
+    let [a, b, c, d] = (len as u32).to_ne_bytes();
+    [nth as u8, a, b, c, d]
 }
 
 impl Version {
@@ -157,7 +251,7 @@ impl Version {
     pub fn is_tombstone(&self) -> bool {
         self.has(VER_TOMBSTONE)
     }
-    /// Is it a tombstone with its row's key?
+    /// Is it a tombstone with its row's keys?
     pub fn is_keyed(&self) -> bool {
         self.has(VER_KEYED)
     }
@@ -178,7 +272,8 @@ impl Version {
     #[inline]
     pub fn named(&self) -> Option<Columns> {
         let flags = self.flags.load(Ordering::Relaxed);
-        (flags & VER_NAMES != 0).then(|| Columns::from_bits((flags >> VER_COLUMNS) as u64))
+        let names = flags & (VER_NAMES | VER_TOMBSTONE) == VER_NAMES;
+        names.then(|| Columns::from_bits((flags >> VER_COLUMNS) as u64))
     }
     /// Names the columns in which it may differ from the version that it will replace. The owner
     /// calls it before it links this version, which is neither an insert nor a tombstone.
@@ -190,25 +285,35 @@ impl Version {
             self.flags.store(flags & ((1 << VER_COLUMNS) - 1) | named, Ordering::Relaxed);
         }
     }
-    /// The pruner is about to unlink the next older version, `below`: this one stands for both.
+    /// The pruner is about to unlink the next older version, `below`: this one stands for both. A
+    /// tombstone names no columns in any case.
     pub(crate) fn name_also(&self, below: &Version) {
+        if self.is_tombstone() {
+            return;
+        }
         match below.named() {
             Some(c) => self.flags.fetch_or((c.bits() as u32) << VER_COLUMNS, Ordering::Relaxed),
             None => self.flags.fetch_and(!VER_NAMES, Ordering::Relaxed),
         };
     }
-    /// The primary-index key that a keyed tombstone holds.
+    /// The keys that a tombstone holds.
     ///
     /// # Safety
-    /// `this` is a version that stays as long as the key is used (INV-RETIRE).
-    pub unsafe fn key<'a>(this: *const Version) -> Option<&'a [u8]> {
+    /// `this` is a version that stays as long as the keys are used (INV-RETIRE).
+    pub unsafe fn keys<'a>(this: *const Version) -> Keys<'a> {
         let before = size_of::<Successor>();
         // SAFETY: INV-VERSION: the payload of a keyed tombstone has `len` bytes and begins with a
-        // `Successor`. By this function's contract it stays as long as the key is used.
+        // `Successor`. By this function's contract it stays as long as the keys are used.
         unsafe {
-            let len = (*this).len as usize;
-            let key = Version::payload(this).add(before);
-            (*this).is_keyed().then(|| std::slice::from_raw_parts(key, len - before))
+            if !(*this).is_keyed() {
+                return Keys::default();
+            }
+            let rest = Version::payload(this).add(before);
+            let bytes = std::slice::from_raw_parts(rest, (*this).len as usize - before);
+            if (*this).has(VER_NUMBERED) {
+                return Keys::read(bytes);
+            }
+            Keys::primary(Some(bytes))
         }
     }
     /// The address of the payload.
@@ -233,8 +338,8 @@ impl Version {
     /// # Safety
     /// `this` is a tombstone that the caller has made, and that is not linked yet.
     pub unsafe fn set_successor(this: *mut Version, to: Successor) {
-        // SAFETY: INV-VERSION: a tombstone's payload is a `Successor`. No other
-        // transaction reads it before it is linked.
+        // SAFETY: INV-VERSION: a tombstone's payload begins with a `Successor`, in front of its
+        // keys. No other transaction reads it before it is linked.
         unsafe {
             debug_assert!((*this).is_tombstone());
             Version::payload(this).cast::<Successor>().write_unaligned(to)

@@ -23,7 +23,7 @@ use crate::partition::{PartitionMap, Tuning, SPEC_MAX, TUNING_WORDS};
 use crate::platform::Platform;
 use crate::primitive::Ordering;
 use crate::protocol::{Policy, ProtocolSet};
-use crate::record::{Record, Version, REC_FREE, REC_USED, VERSION_HEADER};
+use crate::record::{Record, Version, INDEXES, REC_FREE, REC_USED, VERSION_HEADER};
 use crate::shared::Engine;
 use crate::table::Table;
 use std::io::{Read, Write};
@@ -31,15 +31,16 @@ use std::ops::Bound;
 use std::ptr::NonNull;
 
 /// Changes whenever the written format, or what its reader must know, changes.
-pub const FORMAT: u32 = 9;
-/// The format before, which is read as well. Its writers did not know of tables whose PRIMARY KEY
-/// has no other index than the primary index: they must not load such a table's rows.
+pub const FORMAT: u32 = 10;
+/// This one and those from it on are read as well. The writers of 9 did not know of several indexes
+/// in a table. Those of 8 did not know of tables whose PRIMARY KEY has no other index than the
+/// primary index: they must not load such a table's rows.
 pub const BEFORE: u32 = 8;
 /// Set beside the protocols of a partition that is pinned.
 const PINNED: u32 = 1 << 8;
 const _: () = assert!(ProtocolSet::BITS <= 8, "the pin's bit is beside the set's");
 
-/// The approximate size of an entry of a primary index without its key, if nodes are filled in
+/// The approximate size of an entry of an index without its key, if nodes are filled in
 /// order.
 const ENTRY: u64 = 32;
 
@@ -53,6 +54,9 @@ const ROW: u8 = 2;
 /// Stands for a missing description in place of its length, and ends the entries in place of a
 /// record's number.
 const NONE: u32 = u32::MAX;
+/// Stands in front of the number and the description of an index beside the primary index, in place
+/// of the length of that one's description.
+const BESIDE: u32 = u32::MAX - 1;
 /// Stands in place of a record whose writer's outcome is open. The table ends here and is not
 /// loaded.
 const UNSETTLED: u8 = 3;
@@ -80,7 +84,7 @@ impl std::fmt::Display for LoadError {
             LoadError::Io(e) => e.fmt(f),
             LoadError::Damaged(why) => write!(f, "the file is damaged: {why}"),
             LoadError::Format(n) => {
-                write!(f, "its format is {n}, and this version reads the formats {BEFORE} and {FORMAT}")
+                write!(f, "its format is {n}, and this version reads the formats {BEFORE} to {FORMAT}")
             }
         }
     }
@@ -147,7 +151,7 @@ const IDENTITY_MAX: usize = 1024;
 /// are current.
 pub fn read_head<R: Read>(r: &mut Reader<R>) -> Result<Head, LoadError> {
     let format = r.get_u32()?;
-    if format != FORMAT && format != BEFORE {
+    if !(BEFORE..=FORMAT).contains(&format) {
         return Err(LoadError::Format(format));
     }
     let len = r.get_u32()? as usize;
@@ -184,15 +188,17 @@ pub fn write_table<W: Write>(
         w.put_u32(p.policy() as u32)?;
     }
     lessons::write(w, t.id, learned)?;
-    // The platform's order of keys may not be known where the file is read.
-    let primary = t.primary().filter(|i| i.index.order() == 0);
-    match primary {
-        Some(i) => {
-            w.put_u32(i.spec().len() as u32)?;
-            w.put(i.spec())?;
-            w.put_u32(i.reuse() as u32)?;
+    for (nth, i) in saved_indexes(t) {
+        if nth > 0 {
+            w.put_u32(BESIDE)?;
+            w.put_u32(nth as u32)?;
         }
-        None => w.put_u32(NONE)?,
+        w.put_u32(i.spec().len() as u32)?;
+        w.put(i.spec())?;
+        w.put_u32(i.reuse() as u32)?;
+    }
+    if !saved_indexes(t).any(|(nth, _)| nth == 0) {
+        w.put_u32(NONE)?;
     }
     w.put_u64(t.len())?;
     for n in 0..t.len() {
@@ -207,8 +213,14 @@ pub fn write_table<W: Write>(
             return Ok(false);
         }
     }
-    primary.map_or(Ok(()), |i| write_entries(w, t, i, p))?;
+    saved_indexes(t).try_for_each(|(_, i)| write_entries(w, t, i, p))?;
     Ok(true)
+}
+
+/// The indexes that are saved: the primary one comes last. The platform's order of keys may not be
+/// known where the file is read.
+fn saved_indexes(t: &Table) -> impl Iterator<Item = (usize, &'static Primary)> + use<'_> {
+    (1..INDEXES).chain([0]).filter_map(move |nth| Some((nth, t.unique(nth).filter(|i| i.index.order() == 0)?)))
 }
 
 /// Writes the entries of rows in the order of their keys, so that they fill their nodes when they
@@ -297,8 +309,8 @@ pub fn read_table<R: Read>(
         })
     });
     let need = (size_of::<Table>() + PartitionMap::size(n)) as u64;
-    let mut building = Building { e, slot, p, n, table, need, has_entries: false };
-    building.primary(r)?;
+    let mut building = Building { e, slot, p, n, table, need, indexes: Vec::new() };
+    building.indexes(r)?;
     let records = r.get_u64()?;
     let mut settled = true;
     for _ in 0..records {
@@ -307,8 +319,8 @@ pub fn read_table<R: Read>(
             break;
         }
     }
-    if settled && building.has_entries {
-        building.entries(r)?;
+    for nth in std::mem::take(&mut building.indexes).into_iter().filter(|_| settled) {
+        building.entries(r, nth)?;
     }
     let need = building.need + building.need / 8 + ROUNDING;
     let table = building.finish().map_err(|why| Left { key, why, need });
@@ -376,40 +388,54 @@ struct Building<'a> {
     table: Result<&'static Table, Skipped>,
     /// The bytes that it takes, or would take, without rounding.
     need: u64,
-    /// Do the entries of a primary index follow the records?
-    has_entries: bool,
+    /// The numbers of the indexes whose entries follow the records, in this order.
+    indexes: Vec<usize>,
 }
 
 impl Building<'_> {
-    /// Reads the description of the primary index, if there is one.
-    fn primary<R: Read>(&mut self, r: &mut Reader<R>) -> Result<(), LoadError> {
-        let len = r.get_u32()?;
-        if len == NONE {
-            return Ok(());
+    /// Reads the descriptions of the indexes. Those of others stand in front of that of the primary
+    /// index.
+    fn indexes<R: Read>(&mut self, r: &mut Reader<R>) -> Result<(), LoadError> {
+        loop {
+            match r.get_u32()? {
+                NONE => return Ok(()),
+                BESIDE => {
+                    let nth = r.get_u32()? as usize;
+                    if !(1..INDEXES).contains(&nth) || self.indexes.contains(&nth) {
+                        self.give_up(Skipped::Damaged("an index has an impossible number"));
+                    }
+                    let len = r.get_u32()?;
+                    self.index(r, nth, len)?;
+                }
+                len => return self.index(r, 0, len),
+            }
         }
+    }
+
+    fn index<R: Read>(&mut self, r: &mut Reader<R>, nth: usize, len: u32) -> Result<(), LoadError> {
         if len as usize > PRIMARY_SPEC_MAX {
-            return Err(LoadError::Damaged("the description of a primary index is impossible"));
+            return Err(LoadError::Damaged("the description of an index is impossible"));
         }
         let mut spec = vec![0; len as usize];
         r.get(&mut spec)?;
         let reuse = match r.get_u32()? {
             0 => Reuse::AtOnce,
             1 => Reuse::Vacuum,
-            _ => return Err(LoadError::Damaged("a primary index is of no known kind")),
+            _ => return Err(LoadError::Damaged("an index is of no known kind")),
         };
-        self.has_entries = true;
+        self.indexes.push(nth);
         if let Ok(t) = self.table {
             match Primary::create(self.e, self.slot, 0, reuse, &spec) {
-                Ok(primary) => t.set_primary(primary),
+                Ok(index) => t.set_unique(nth, index),
                 Err(OutOfMemory) => self.give_up(Skipped::OutOfMemory),
             }
         }
         Ok(())
     }
 
-    /// Reads the entries of the primary index. If a row has no entry, the index is dropped, because
-    /// the row would not be found by its key.
-    fn entries<R: Read>(&mut self, r: &mut Reader<R>) -> Result<(), LoadError> {
+    /// Reads the entries of an index. If a row has no entry, the index is dropped, because the row
+    /// would not be found by its key.
+    fn entries<R: Read>(&mut self, r: &mut Reader<R>, nth: usize) -> Result<(), LoadError> {
         let mut n = 0;
         let mut key = Vec::new();
         loop {
@@ -419,25 +445,25 @@ impl Building<'_> {
             }
             let len = r.get_u32()? as usize;
             self.need += ENTRY + len as u64;
-            let Some((t, primary)) = self.table.ok().and_then(|t| Some((t, t.primary()?))) else {
+            let Some((t, index)) = self.table.ok().and_then(|t| Some((t, t.unique(nth)?))) else {
                 r.skip(len)?;
                 continue;
             };
             if !t.record(no as u64).is_some_and(has_row) {
-                self.give_up(Skipped::Damaged("an entry of a primary index has no row"));
+                self.give_up(Skipped::Damaged("an entry of an index has no row"));
                 r.skip(len)?;
                 continue;
             }
             key.resize(len, 0);
             r.get(&mut key)?;
-            match primary.load(self.e, self.slot, self.p, no as u64, &key) {
+            match index.load(self.e, self.slot, self.p, no as u64, &key) {
                 Ok(()) => n += 1,
                 Err(_) => self.give_up(Skipped::OutOfMemory),
             }
         }
         if let Some(t) = self.table.ok().filter(|t| t.rows() != n) {
             // SAFETY: INV-TABLE: the table is not published yet.
-            unsafe { t.drop_primary(self.e, self.slot) };
+            unsafe { t.drop_unique(self.e, self.slot, nth) };
         }
         Ok(())
     }

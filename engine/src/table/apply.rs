@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::memory::OutOfMemory;
 use crate::platform::Platform;
 use crate::primitive::Ordering;
-use crate::record::{Record, Successor, Version, REC_USED, VERSION_HEADER, VER_KEYED, VER_TOMBSTONE};
+use crate::record::{Keys, Record, Successor, Version, REC_USED, VERSION_HEADER};
 use crate::retire::RetireQueue;
 use crate::shared::Engine;
 use std::ptr::NonNull;
@@ -26,8 +26,8 @@ use std::ptr::NonNull;
 pub enum Replayed<'a> {
     /// It has this row, in this partition.
     Row(&'a [u8], u16),
-    /// It is deleted. The key of its entry in the primary index, if it has one.
-    Tomb(Option<&'a [u8]>),
+    /// It is deleted. The keys of its entries.
+    Tomb(Keys<'a>),
 }
 
 /// How a version is put in.
@@ -93,11 +93,9 @@ impl Table {
     }
 
     fn make(&self, e: &Engine, slot: SlotId, csn: Csn, what: Replayed) -> Result<NonNull<Version>, OutOfMemory> {
-        let before = size_of::<Successor>();
-        let (len, flags, part) = match what {
-            Replayed::Row(row, part) => (row.len(), 0, part),
-            Replayed::Tomb(None) => (before, VER_TOMBSTONE, 0),
-            Replayed::Tomb(Some(key)) => (before + key.len(), VER_TOMBSTONE | VER_KEYED, 0),
+        let ((flags, len), part) = match &what {
+            Replayed::Row(row, part) => ((0, row.len()), *part),
+            Replayed::Tomb(keys) => (keys.tombstone(), 0),
         };
         let node = e.region.node_of_partition(part as u32);
         let p = e.region.alloc_on(node, slot as usize, VERSION_HEADER + len)?;
@@ -108,11 +106,7 @@ impl Table {
             let payload = Version::payload(v.as_ptr());
             match what {
                 Replayed::Row(row, _) => payload.copy_from_nonoverlapping(row.as_ptr(), len),
-                Replayed::Tomb(key) => {
-                    payload.cast::<Successor>().write_unaligned(Successor { record: 0 });
-                    let key = key.unwrap_or_default();
-                    payload.add(before).copy_from_nonoverlapping(key.as_ptr(), key.len());
-                }
+                Replayed::Tomb(keys) => keys.write(Successor { record: 0 }, payload),
             }
         }
         Ok(v)
@@ -134,11 +128,18 @@ impl Table {
         }
     }
 
-    /// The entry of record `n` in the primary index comes, if it is not there. The caller is
+    /// The entry of record `n` in the index of a number comes, if it is not there. The caller is
     /// pinned.
-    pub fn apply_key(&self, e: &Engine, slot: SlotId, p: &dyn Platform, n: u64, key: &[u8]) -> Result<(), Error> {
-        match self.primary() {
-            Some(primary) if !primary.has(p, key, n) => primary.load(e, slot, p, n, key),
+    pub fn apply_key(
+        &self,
+        e: &Engine,
+        slot: SlotId,
+        p: &dyn Platform,
+        n: u64,
+        (nth, key): (usize, &[u8]),
+    ) -> Result<(), Error> {
+        match self.unique(nth) {
+            Some(index) if !index.has(p, key, n) => index.load(e, slot, p, n, key),
             _ => Ok(()),
         }
     }
@@ -150,11 +151,11 @@ impl Table {
         slot: SlotId,
         p: &dyn Platform,
         n: u64,
-        key: &[u8],
+        (nth, key): (usize, &[u8]),
     ) -> Result<(), OutOfMemory> {
-        let Some(primary) = self.primary() else { return Ok(()) };
+        let Some(index) = self.unique(nth) else { return Ok(()) };
         RetireQueue::reserve(e, slot, super::super::index::Index::ROOM)?;
-        primary.remove(e, slot, p, key, n);
+        index.remove(e, slot, p, key, n);
         Ok(())
     }
 }

@@ -30,8 +30,8 @@ pub enum KeptChange {
     Dropped(&'static Table),
     /// The table goes, whatever becomes of the transaction.
     Gone(&'static Table),
-    /// It has given the table another primary index, or none, in place of this one.
-    Primary(&'static Table, Option<&'static Primary>),
+    /// It has given the table another index of this number, or none, in place of this one.
+    Unique(&'static Table, usize, Option<&'static Primary>),
     /// It has given the table another map, the second one, in place of the first one.
     Map(&'static Table, NonNull<PartitionMap>, NonNull<PartitionMap>),
     /// The map is in no table any more.
@@ -74,8 +74,8 @@ impl KeptWrite {
         KeptWrite { table, rec, no, version, base, follows, xid, kind, superseded, has_entry: w.entry != 0 }
     }
 
-    /// Without what only a running transaction needs. If it is undone, the entry of an insert in
-    /// the primary index is found without its key.
+    /// Without what only a running transaction needs. If it is undone, the entries of an insert are
+    /// found without their keys.
     fn restored(&self) -> Write {
         let r = RecordRef { table: self.table, no: self.no, rec: self.rec };
         let mut w = Write::new(r, self.kind, self.version, self.base, (0, 1), self.xid);

@@ -13,7 +13,7 @@ use crate::platform::Platform;
 use crate::primitive::Ordering;
 use crate::protocol::Touch;
 use crate::range::IndexRanges;
-use crate::record::{Successor, Version};
+use crate::record::{Keys, Successor, Version};
 use crate::shared::Engine;
 use crate::table::Table;
 use std::ops::Bound;
@@ -393,9 +393,15 @@ impl Txn {
 
     /// Deletes a row that a serializable read has found by this key.
     pub fn delete_row(&mut self, p: &dyn Platform, row: &Row, key: &[u8], cid: u32) -> Result<(), Error> {
+        self.delete_row_of(p, row, &Keys::primary(Some(key)), cid)
+    }
+
+    /// The same of a row with entries in several indexes.
+    pub fn delete_row_of(&mut self, p: &dyn Platform, row: &Row, keys: &Keys<'_>, cid: u32) -> Result<(), Error> {
         let base = self.replaced(p, row, Mode::Update)?;
-        let tombstone = self.new_tombstone(Successor { record: 0 }, Some(key))?;
+        let tombstone = self.new_tombstone_of(Successor { record: 0 }, keys)?;
         let n = self.delete(row.r, base, tombstone, cid, 0);
-        self.note_row(p, n, key)
+        // Without its key it would register as a write of an unknown one.
+        keys.0[0].map_or(Ok(()), |key| self.note_row(p, n, key))
     }
 }

@@ -197,7 +197,8 @@ impl Txn {
             r.rec.writer.store(xid, Ordering::SeqCst);
         }
         let mut w = Write::new(r, kind, v, base, (0, 1), xid);
-        w.entry = if kind == WriteKind::Insert && r.table.primary().is_some() { UNKNOWN_ENTRY } else { 0 };
+        let may_have_entries = kind == WriteKind::Insert && r.table.uniques().next().is_some();
+        w.entry = if may_have_entries { UNKNOWN_ENTRY } else { 0 };
         version.set_stamp(self.tag());
         version.set_older(base.map_or(std::ptr::null_mut(), |b| b.as_ptr()));
         r.rec.set_head(v.as_ptr());

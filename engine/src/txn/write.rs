@@ -12,7 +12,7 @@ use crate::partition::Stripe;
 use crate::platform::{Platform, StopEvent};
 use crate::primitive::Ordering;
 use crate::protocol::Touch;
-use crate::record::{Record, Successor, Version, VERSION_HEADER, VER_KEYED, VER_TOMBSTONE};
+use crate::record::{Keys, Record, Successor, Version, VERSION_HEADER, VER_KEYED, VER_TOMBSTONE};
 use crate::retire::RetireQueue;
 use crate::table::Table;
 use std::ptr::NonNull;
@@ -54,18 +54,19 @@ impl Txn {
     }
 
     /// A tombstone that names where the row went. `key`: the key of the row in the primary index of
-    /// its table; `None` if it has no entry there (INV-DEAD).
+    /// its table, which has no other index; `None` if it has no entry there (INV-KEYS).
+    #[inline]
     pub fn new_tombstone(&mut self, to: Successor, key: Option<&[u8]>) -> Result<NonNull<Version>, Error> {
-        let before = std::mem::size_of::<Successor>();
-        let flags = if key.is_some() { VER_TOMBSTONE | VER_KEYED } else { VER_TOMBSTONE };
-        let key = key.unwrap_or_default();
-        let v = self.new_version(0, before + key.len(), flags)?;
-        let payload = Version::payload(v.as_ptr());
+        self.new_tombstone_of(to, &Keys::primary(key))
+    }
+
+    /// The same of a row with entries in several indexes.
+    #[inline]
+    pub fn new_tombstone_of(&mut self, to: Successor, keys: &Keys<'_>) -> Result<NonNull<Version>, Error> {
+        let (flags, len) = keys.tombstone();
+        let v = self.new_version(0, len, flags)?;
         // SAFETY: INV-VERSION: the payload is that large, and the version is not reachable yet.
-        unsafe {
-            payload.cast::<Successor>().write_unaligned(to);
-            payload.add(before).copy_from_nonoverlapping(key.as_ptr(), key.len());
-        }
+        unsafe { keys.write(to, Version::payload(v.as_ptr())) };
         Ok(v)
     }
 
@@ -292,8 +293,9 @@ impl Txn {
     /// Deletes a row, if a look, a lock that is free and memory at hand are enough for it: what
     /// [`Txn::lock_for_write`], [`Txn::new_tombstone`] without a successor, and [`Txn::delete`] do
     /// together. It neither fails nor unwinds, and does not call the platform. `old`: what
-    /// [`Txn::newest_seen`] has told by the same snapshot. `key`: up to eight bytes, and how many.
-    /// Returns the number of the write; `None`: nothing is deleted, and the row may be locked.
+    /// [`Txn::newest_seen`] has told by the same snapshot. `key`: up to eight bytes, and how many,
+    /// if the row has an entry in the primary index. It has none in other indexes. Returns the
+    /// number of the write; `None`: nothing is deleted, and the row may be locked.
     ///
     /// INV-WITHIN: the lock and its write are of the top transaction, and nothing comes in between.
     /// INV-UNWRITTEN: the lock was free, and the newest version is a committed one. So it is the

@@ -233,7 +233,7 @@ impl WriteList {
         self.change(n, |more| more.notes = last);
     }
 
-    /// The key of an own insert.
+    /// The last entry of an own insert.
     #[inline]
     pub fn set_entry(&mut self, n: usize, entry: u32) {
         self.change(n, |more| more.entry = entry);

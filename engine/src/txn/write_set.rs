@@ -36,7 +36,7 @@ use crate::lock::Mode;
 use crate::memory::OutOfMemory;
 use crate::primitive::{fence, Ordering};
 use crate::range::{Columns, Effect};
-use crate::record::{Record, Successor, Version};
+use crate::record::{Record, Successor, Version, INDEXES};
 use crate::retire::RetireQueue;
 use crate::table::Table;
 use hashbrown::HashMap;
@@ -54,7 +54,10 @@ const RECENT: usize = 3;
 /// The distance, in writes, between one that is committed and one that is prefetched.
 const AHEAD: usize = 16;
 
-/// [`Write::entry`] of a write whose key is not known.
+/// From here on [`Write::entry`] is of a write whose keys are not known: a bit for each index in
+/// which it has an entry.
+pub(super) const UNKNOWN_ENTRIES: u32 = u32::MAX << INDEXES;
+/// It may have an entry in each.
 pub(super) const UNKNOWN_ENTRY: u32 = u32::MAX;
 
 /// So many tokens a slot takes at once, so that slots seldom change the shared number.
@@ -165,8 +168,8 @@ pub struct Write {
     pub(super) changed: Columns,
     /// Its last note + 1 (see [`super::Txn::note_key`]).
     pub(super) notes: u32,
-    /// Of an own insert: where its key in the primary index is among our entries, + 1; 0: it has no
-    /// entry.
+    /// Of an own insert: where the key of its last entry is among our entries, + 1; 0: it has no
+    /// entry. See [`UNKNOWN_ENTRIES`], too.
     pub(super) entry: u32,
 }
 
@@ -544,7 +547,7 @@ impl WriteSet {
         self.all.set_notes(write as usize, last);
     }
 
-    /// The key of an own insert.
+    /// The last entry of an own insert.
     pub fn set_entry(&mut self, write: u32, entry: u32) {
         self.all.set_entry(write as usize, entry);
     }
@@ -702,13 +705,13 @@ impl WriteSet {
     }
 
     /// An own insert that will never be. Entries of other indexes may point to it until VACUUM.
-    /// `left`: see [`WriteSet::remove_entry`].
+    /// `left`: see [`WriteSet::remove_entries`].
     pub fn kill_insert(&self, owner: &Owner, w: &Write, left: usize) {
         w.r.rec.writer.store(0, Ordering::SeqCst);
         w.r.rec.set_head(std::ptr::null_mut());
         w.r.table.dead.fetch_add(1, Ordering::Relaxed);
         // INV-DEAD: from *dead* on VACUUM may free the record.
-        let marked = !self.remove_entry(owner, w, left);
+        let marked = !self.remove_entries(owner, w, left);
         w.r.rec.state.store(crate::record::REC_DEAD, Ordering::Release);
         if !marked {
             w.r.table.enqueue_dead(w.r.no, w.r.rec);

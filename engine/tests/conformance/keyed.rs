@@ -1,6 +1,6 @@
-//! Transactions by key, in a table that has nothing but its primary index: look-ups, scans in both
-//! directions and with limits, inserts, updates and deletes; records are used again at once;
-//! boundaries of the ranges change.
+//! Transactions by key, in a table that has nothing but its primary index, or another one beside
+//! it: look-ups, scans in both directions and with limits, inserts, updates and deletes; records
+//! are used again at once; boundaries of the ranges change.
 
 use crate::load::{find_anomaly_in, policies};
 use crate::world::{checked, Jitter, Rng, Row};
@@ -8,12 +8,12 @@ use mixedcc_engine::checker::{self};
 use mixedcc_engine::checker::{check, History, Log, Options, Payload, Predicate, Recorder, Seen, Session, WriteKind};
 use mixedcc_engine::csn::Csn;
 use mixedcc_engine::faults::{self, Fault};
-use mixedcc_engine::index::{Direction, Primary, Records, Reuse};
+use mixedcc_engine::index::{Direction, Primary, Records, Reuse, Unique};
 use mixedcc_engine::key::Short;
 use mixedcc_engine::open;
 use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::range::{Columns, Looked};
-use mixedcc_engine::record::Version;
+use mixedcc_engine::record::{Keys, Version};
 use mixedcc_engine::threads::{Block, Waits};
 use mixedcc_engine::txn::{Look, OpenEnd, Own, Peek, Row as Found, RowScan, Scan, ScanId, WriteKind as Kind, PRIMARY};
 use mixedcc_engine::{Engine, Error, Level, Policy, Protocol, ProtocolSet, RecordRef, Table, Txn};
@@ -49,6 +49,14 @@ fn bytes(key: i64) -> Vec<u8> {
         b.extend_from_slice(b"third");
     }
     b
+}
+
+/// The number of the other index.
+const OTHER: usize = 2;
+
+/// The keys of the other index ascend where those of the primary one descend.
+fn other_bytes(key: i64) -> Vec<u8> {
+    bytes(KEYS - key)
 }
 
 impl World {
@@ -258,10 +266,13 @@ impl<'w> Client<'w> {
             None if delete => {}
             None => {
                 let v = self.version(key, WriteKind::Insert)?;
-                self.t.insert_row(&self.p, self.w.at(key), &bytes(key), v, 0)?;
+                let r = self.t.insert_row(&self.p, self.w.at(key), &bytes(key), v, 0)?;
+                self.t.enter_in(&self.p, r, OTHER, &other_bytes(key), Unique::Unchecked)?;
             }
             Some(f) if delete => {
-                self.t.delete_row(&self.p, &f, &bytes(key), 0)?;
+                let (bytes, other) = (bytes(key), other_bytes(key));
+                let other = self.w.table.unique(OTHER).map(|_| &other[..]);
+                self.t.delete_row_of(&self.p, &f, &Keys([Some(&bytes), None, other, None]), 0)?;
                 self.log().write(checked(key), WriteKind::Delete, Payload::Opaque);
             }
             Some(f) => {
@@ -310,6 +321,8 @@ struct Load {
     sets: Vec<ProtocolSet>,
     policy: Policy,
     order: u32,
+    /// Has the table another index, and of which order?
+    other: Option<u32>,
     /// Are there ranges, or only the partitions' lists of inserts?
     ranges: bool,
     seed: u64,
@@ -342,6 +355,9 @@ fn rebuild_loop(w: &World, l: &Load, stop: &AtomicBool) {
 
 fn run(l: &Load) -> (History, u64) {
     let w = World { unproved: l.unproved, ..World::new(&l.sets, l.policy, l.order) };
+    if let Some(order) = l.other {
+        w.table.set_unique(OTHER, Primary::create(&w.e, 0, order, Reuse::AtOnce, b"other").expect("an index"));
+    }
     w.e.shared.dormant_after_ns.store(300_000, Ordering::Relaxed); // some ten commits
     let recorder = Recorder::new();
     let (stop, commits) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -377,8 +393,17 @@ fn run(l: &Load) -> (History, u64) {
     let mut last = Client::new(&w, THREADS, recorder.session(), 1);
     last.begin(true);
     let rows = last.scan(0, KEYS - 1, Direction::Forward, usize::MAX).expect("a last scan");
-    last.commit().expect("a read-only commit");
     assert_eq!(rows as u64, w.table.rows(), "rows and entries");
+    if let Some(other) = w.table.unique(OTHER) {
+        let mut records =
+            Records::new(other.index.scan(Bound::Unbounded, Bound::Unbounded, Direction::Backward), w.table);
+        let (mut seen, at) = (Vec::new(), open::Seen::prefix(last.snapshot.expect("it reads only")));
+        while let Some(r) = records.next(&last.p) {
+            seen.extend(last.t.read_snapshot(&last.p, r, at).expect("nobody writes").map(|v| Row::read(v).key));
+        }
+        assert!(seen.len() == rows && seen.is_sorted(), "seed {}: {seen:?}", l.seed);
+    }
+    last.commit().expect("a read-only commit");
     let guesses =
         l.order == 0 && [Protocol::Occ, Protocol::TwoPhase].iter().any(|p| l.sets.contains(&ProtocolSet::of(*p)));
     assert!(!guesses || w.guessed.load(Ordering::Relaxed) > 100, "guesses were not tried");
@@ -400,8 +425,10 @@ fn judge(l: Load) {
 }
 
 fn all_ways(sets: &[ProtocolSet], policy: Policy, seed: u64) {
-    for (i, (order, ranges)) in [(0, true), (1, true), (0, false)].into_iter().enumerate() {
-        judge(Load { sets: sets.to_vec(), policy, order, ranges, seed: seed + i as u64, fault: None, unproved: false });
+    let ways = [(0, None, true), (1, Some(0), true), (0, Some(1), false), (0, Some(0), true)];
+    for (i, (order, other, ranges)) in ways.into_iter().enumerate() {
+        let (sets, seed) = (sets.to_vec(), seed + i as u64);
+        judge(Load { sets, policy, order, other, ranges, seed, fault: None, unproved: false });
     }
 }
 
@@ -471,6 +498,7 @@ fn keyed_faults_are_found() {
             sets: sets.clone(),
             policy: Policy::Wait,
             order: 0,
+            other: None,
             ranges: true,
             seed: 1000 + i,
             fault: Some(fault),
@@ -489,6 +517,7 @@ fn keyed_guesses_without_a_proof_are_found() {
             sets: vec![ProtocolSet::of(protocol)],
             policy: Policy::Wait,
             order: 0,
+            other: None,
             ranges: true,
             seed: 2000 + i,
             fault: None,

@@ -1,14 +1,18 @@
 //! `aminsert` of a hollow index.
 //!
-//! The table access method has made the entry of the row already, with the unique check, when it
+//! The table access method has made the entries of the row already, with the unique checks, when it
 //! inserted the row (`primary::enter`). So here is nothing to do but for a row whose entry was not
-//! made because another row has the key, or may come to have it. Its check is made again, as
-//! nbtree does it: it fails, or waits for the other transaction and starts over.
+//! made because another row has the key, or may come to have it; or because another row has that of
+//! an index in front of this one. Its check is made again, as nbtree does it: it fails, or waits
+//! for the other transaction and starts over. PostgreSQL comes to the indexes in the order of their
+//! OIDs, as `primary::enter` does.
 //!
 //! **INV-MADE**: Each number in [`MADE`] is that of a record that this transaction has inserted
-//! into that storage, whose entry was made then, and which was not undone since. For each insert
-//! goes into it, or empties it ([`note`]), and each end of a transaction or subtransaction empties
-//! it. So `aminsert`, which comes for the same rows in the same order, need not ask the engine.
+//! into that storage, and has not undone since. Its entries in these indexes were made then. For
+//! each insert goes into it, or empties it ([`note`]), and each end of a transaction or
+//! subtransaction empties it. So `aminsert`, which comes for the same rows in the same order, need
+//! not ask the engine. It comes for all indexes of a row in turn, or for all rows of an index: each
+//! index has its own place in the list.
 
 use crate::access::{indexscan, primary};
 use crate::pg::errors::{duplicate_key, Met};
@@ -16,13 +20,13 @@ use crate::pg::local::Local;
 use crate::pg::{compat, Tid};
 use crate::state::errors::ok;
 use crate::state::platform::PG;
-use crate::state::rel::{self, Kept, RelInfo};
+use crate::state::rel::{self, RelInfo};
 use crate::state::xact;
 use mixedcc_engine::index::Unique;
-use mixedcc_engine::record::Version;
+use mixedcc_engine::record::{Version, INDEXES};
 use mixedcc_engine::txn::{Entered, Rival};
 use mixedcc_engine::RecordRef;
-use pgrx::pg_sys::{self, Datum, IndexUniqueCheck, Oid, TransactionId};
+use pgrx::pg_sys::{self, Datum, IndexUniqueCheck, TransactionId};
 use pgrx::prelude::*;
 use std::ptr::NonNull;
 
@@ -94,38 +98,41 @@ pub(super) unsafe extern "C-unwind" fn insert(
     }
 }
 
-/// Numbers of records, from `next` to `end`, in the order of their inserts.
-#[derive(Clone, Copy)]
+/// Numbers of records, up to `end`, in the order of their inserts.
 struct Made {
     /// The number of the table's storage.
     storage: u32,
-    index: Oid,
-    next: u64,
+    /// Its hollow indexes, by their OIDs; 0: no more.
+    indexes: [u32; INDEXES],
+    /// The record for which `aminsert` of each comes next.
+    next: [u64; INDEXES],
     end: u64,
 }
 
 /// Of the transaction: rows whose entries are made, and for which `aminsert` has not come yet
 /// (INV-MADE). It never comes for some, such as those of a rewrite.
-static MADE: Local<Made> = Local::new(NONE);
+static MADE: Local<Made> = Local::new(Made { storage: 0, indexes: [0; INDEXES], next: [0; INDEXES], end: 0 });
 
-const NONE: Made = Made { storage: 0, index: pg_sys::InvalidOid, next: 0, end: 0 };
-
-/// A row was inserted into a table with this hollow index. Was its entry made, too?
+/// A row was inserted into a table with these hollow indexes, and zeros behind them. Were all of
+/// its entries made, too?
 #[inline]
-pub fn note(info: &RelInfo, index: Oid, no: u64, is_made: bool) {
-    let (storage, made) = (info.key[2], MADE.get());
+pub fn note(info: &RelInfo, indexes: [u32; INDEXES], no: u64, is_made: bool) {
+    // SAFETY: a process has one thread, and no other reference to `MADE` is in use.
+    let made = unsafe { MADE.get_mut() };
+    let storage = info.key[2];
     if !is_made {
         forget();
-    } else if made.end == no && made.storage == storage && made.index == index {
-        MADE.set(Made { end: no + 1, ..made });
+    } else if made.end == no && made.storage == storage && made.indexes == indexes {
+        made.end = no + 1;
     } else {
-        MADE.set(Made { storage, index, next: no, end: no + 1 });
+        *made = Made { storage, indexes, next: [no; INDEXES], end: no + 1 };
     }
 }
 
 /// A transaction or subtransaction has ended.
 pub fn forget() {
-    MADE.set(NONE);
+    // SAFETY: as in `note`. Without an end there is no next record.
+    unsafe { MADE.get_mut() }.end = 0;
 }
 
 /// Is this the next one of those rows? Then it is taken out.
@@ -134,18 +141,18 @@ pub fn forget() {
 /// The index and the table are open, and `tid` is readable.
 #[inline]
 unsafe fn take_made(row: &Row) -> bool {
-    let made = MADE.get();
-    // SAFETY: the contract of this function.
-    let is_next = unsafe {
-        made.next < made.end
-            && Tid::read(&*row.tid) == Tid::Record(made.next)
-            && made.index == (*row.index).rd_id
-            && made.storage == compat::storage_number(row.heap)
-    };
-    if is_next {
-        MADE.set(Made { next: made.next + 1, ..made });
+    // SAFETY: a process has one thread, and no other reference to `MADE` is in use. The contract of
+    // this function.
+    unsafe {
+        let made = MADE.get_mut();
+        let index = (*row.index).rd_id.to_u32();
+        let Some(i) = made.indexes.iter().position(|oid| *oid == index) else { return false };
+        let is_next = made.next[i] < made.end
+            && Tid::read(&*row.tid) == Tid::Record(made.next[i])
+            && made.storage == compat::storage_number(row.heap);
+        made.next[i] += u64::from(is_next);
+        is_next
     }
-    is_next
 }
 
 mod raw {
@@ -171,11 +178,11 @@ unsafe fn is_entered(row: &Row) -> bool {
             return false;
         }
         let Some(info) = rel::known(row.heap) else { return false };
-        let key = info.primary.as_ref().and_then(Kept::known_key);
-        let is_key = key.is_some_and(|k| k.hollow && k.index == (*row.index).rd_id);
+        let keys = info.uniques.all().iter().filter_map(|k| k.known_key());
+        let Some(key) = keys.filter(|k| k.hollow).find(|k| k.index == (*row.index).rd_id) else { return false };
         let Tid::Record(no) = Tid::read(&*row.tid) else { return false };
         let (Some(t), Some(r)) = (xact::running(), RecordRef::find(info.table, no)) else { return false };
-        is_key && t.has_entry(r)
+        t.has_entry(r, key.nth)
     }
 }
 
@@ -191,16 +198,14 @@ unsafe extern "C-unwind" fn enter(row: *const Row, verdict: *mut Verdict) {
             return;
         }
         let info = rel::info(row.heap);
-        let Some(key) = primary::key(row.heap, info).filter(|k| k.hollow && k.index == (*row.index).rd_id) else {
-            return;
-        };
+        let Some(key) = primary::hollow_key(row.heap, info, (*row.index).rd_id) else { return };
         let t = xact::writing();
         let found = match Tid::read(&*row.tid) {
             Tid::Record(no) => RecordRef::find(info.table, no),
             _ => None,
         };
         let Some(r) = found else { error!("mixedcc does not know the row of a new index entry") };
-        if t.has_entry(r) {
+        if t.has_entry(r, key.nth) {
             *verdict = Verdict::Free;
             return;
         }
@@ -212,7 +217,7 @@ unsafe extern "C-unwind" fn enter(row: *const Row, verdict: *mut Verdict) {
         }
         let partial = row.check == IndexUniqueCheck::UNIQUE_CHECK_PARTIAL;
         let unique = if partial { Unique::Partial } else { Unique::Check };
-        *verdict = match ok(t.enter(&PG, r, &bytes, unique)) {
+        *verdict = match ok(t.enter_in(&PG, r, key.nth, &bytes, unique)) {
             Entered::Free => Verdict::Free,
             Entered::Taken(_) if partial => Verdict::Taken,
             Entered::Taken(Rival::Own(_) | Rival::Row(..)) => Verdict::Duplicate,

@@ -1,10 +1,10 @@
-//! Hollow indexes: the index of a PRIMARY KEY, or a unique index of a table without one. It is an
-//! ordinary btree index in the catalogs, and the engine's primary index answers it. nbtree stores
-//! no entry of it.
+//! Hollow indexes: the index of a PRIMARY KEY, and unique indexes. Each is an ordinary btree index
+//! in the catalogs, and an index in memory answers it. nbtree stores no entry of it. A table has up
+//! to four.
 //!
 //! Which indexes are hollow is a property of their files (INV-HOLLOW, `pg/compat/nbtree.rs`). A key
-//! can be hollow if it has a primary index and no INCLUDE columns ([`primary::Wanted::whole`]). A
-//! key that was an ordinary unique index before (USING INDEX), or that comes from a file of an
+//! can be hollow if it has an index in memory and no INCLUDE columns ([`primary::Wanted::whole`]).
+//! A key that was an ordinary unique index before (USING INDEX), or that comes from a file of an
 //! older version, keeps nbtree's entries until REINDEX.
 //!
 //! PostgreSQL reaches an index by the functions in `rd_indam`, of which every relation cache entry
@@ -12,7 +12,7 @@
 //!
 //! * `aminsert` asks the engine for the unique check (`insert.rs`).
 //! * `amrescan`, `amgettuple`, `amgetbitmap`, `ammarkpos` and `amrestrpos` are those of all indexes
-//!   of our tables (`access/indexscan.rs`); of a hollow index they scan the primary index
+//!   of our tables (`access/indexscan.rs`); of a hollow index they scan the one in memory
 //!   (`scan.rs`).
 //! * `ambuildempty` writes the init fork of a hollow index while it is built. (A permanent index
 //!   has none: it is marked at the beginning of its build.)
@@ -55,8 +55,7 @@ pub fn init() {
     changes::listen(|_| CHANGES.set(CHANGES.get() + 1));
 }
 
-/// Puts our functions into the relation cache entry of the table's hollow index, if it has one
-/// (INV-SERVED).
+/// Puts our functions into the relation cache entries of the table's hollow indexes (INV-SERVED).
 ///
 /// # Safety
 /// An open relation of ours, and its info. An ERROR jumps over the caller's frame, or unwinds.
@@ -64,10 +63,12 @@ pub fn init() {
 pub unsafe fn serve(rel: pg_sys::Relation, info: &RelInfo) {
     // SAFETY: `rel` is open and of ours, and `info` is its info (contract of this function).
     unsafe {
-        let Some(key) = primary::key(rel, info).filter(|k| k.hollow) else { return };
-        if key.served.get() != CHANGES.get() {
-            serve_anew(rel, key.index);
-            key.served.set(CHANGES.get());
+        for kept in info.uniques.all() {
+            let Some(key) = primary::key_by(rel, info, kept).filter(|k| k.hollow) else { continue };
+            if key.served.get() != CHANGES.get() {
+                serve_anew(rel, key.index);
+                key.served.set(CHANGES.get());
+            }
         }
     }
 }

@@ -1,13 +1,13 @@
-//! Scans of a hollow index: index scans, index-only scans and bitmaps, by the primary index.
+//! Scans of a hollow index: index scans, index-only scans and bitmaps, by the one in memory.
 //!
 //! An entry is returned as the TID of its record, in the order of the keys. What of the record is
 //! visible, the caller asks the table access method, as with any index. Entries of rows that are
 //! gone are returned too, until they are removed. Keys that the intervals do not express are tested
 //! (`filter.rs`): not every caller of an index scan would do it.
 //!
-//! A snapshot that the primary index is too new for (`complete_from`) is served from the rows: all
-//! are looked at, and those that meet the keys are sorted. The planner does not choose the index
-//! for such a snapshot (`indcheckxmin`), but the bypass and native access may come with one.
+//! A snapshot that the index in memory is too new for (`complete_from`) is served from the rows:
+//! all are looked at, and those that meet the keys are sorted. The planner does not choose the
+//! index for such a snapshot (`indcheckxmin`), but the bypass and native access may come with one.
 
 use super::filter;
 use crate::access::fetch::Fetch;
@@ -85,13 +85,13 @@ unsafe fn walk_of(f: *mut Fetch) -> *mut Walk {
     }
 }
 
-/// The hollow index of a table, if this index is it.
+/// The key of a table's index, if it is hollow.
 unsafe fn key_of(heap: pg_sys::Relation, index: pg_sys::Relation) -> Option<(&'static RelInfo, &'static PrimaryKey)> {
     // SAFETY: `heap` is an open relation of ours, and `index` an open index of it: the callers have
     // them of a scan's descriptor.
     unsafe {
         let info = rel::info(heap);
-        let key = primary::key(heap, info).filter(|k| k.hollow && k.index == (*index).rd_id)?;
+        let key = primary::hollow_key(heap, info, (*index).rd_id)?;
         Some((info, key))
     }
 }
@@ -105,15 +105,9 @@ pub unsafe fn begin(scan: pg_sys::IndexScanDesc, f: *mut Fetch) -> bool {
     // SAFETY: `scan` is of an index of ours, and `f` its fetch (contract of this function).
     unsafe {
         if (*f).walk == 0 {
-            let kept = rel::known((*f).base.rel).map(|i| i.primary.as_ref());
-            let other = match kept {
-                Some(None) => true,
-                Some(Some(k)) => {
-                    Kept::known_key(k).is_some_and(|k| !k.hollow || k.index != (*(*scan).indexRelation).rd_id)
-                }
-                None => false,
-            };
-            if other {
+            let index = (*(*scan).indexRelation).rd_id;
+            let is_other = |k: &Kept| k.known_key().is_some_and(|k| !k.hollow || k.index != index);
+            if rel::known((*f).base.rel).is_some_and(|i| i.uniques.all().iter().all(is_other)) {
                 return false;
             }
         }
@@ -418,7 +412,7 @@ unsafe fn pin(scan: pg_sys::IndexScanDesc, w: &Walk) -> Option<pg_sys::Snapshot>
         }
         let floor = if is_mvcc { xact::snapshot_seen(s).floor } else { 0 };
         let from = w.key.primary.complete_from();
-        if from == 0 || from != Csn::MAX && floor >= from || primary::usable(w.heap, w.info).is_some() {
+        if from == 0 || from != Csn::MAX && floor >= from || primary::is_usable(w.key) {
             return None;
         }
         if is_mvcc {
@@ -427,7 +421,7 @@ unsafe fn pin(scan: pg_sys::IndexScanDesc, w: &Walk) -> Option<pg_sys::Snapshot>
         // A bitmap in a SERIALIZABLE READ ONLY transaction, whose snapshot is not at hand.
         complain(
             PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-            &format!("the primary key of table \"{}\" is newer than the snapshot", w.info.name),
+            &format!("a key of table \"{}\" is newer than the snapshot", w.info.name),
             "Try again in a new transaction.",
         );
     }

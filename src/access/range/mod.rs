@@ -280,18 +280,17 @@ unsafe fn keys<'a>(d: *mut pg_sys::IndexScanDescData) -> &'a [pg_sys::ScanKeyDat
     }
 }
 
-/// The primary key of a table that is scanned. A plan is made again when the table's definition
-/// changes.
+/// The key of a table that is scanned. A plan is made again when the table's definition changes.
 ///
 /// # Safety
-/// An open relation of ours, locked since the plan was made, and the index of its PRIMARY KEY.
+/// An open relation of ours, locked since the plan was made, and the index of one of its keys.
 pub unsafe fn key_of(rel: pg_sys::Relation, index: pg_sys::Relation) -> &'static rel::PrimaryKey {
     // SAFETY: `rel` is open and of ours, and `index` is open (contract of this function).
     unsafe {
-        match primary::key(rel, rel::info(rel)) {
-            Some(key) if key.index == (*index).rd_id => key,
-            _ => error!("mixedcc has lost the primary index of a table that is scanned"),
-        }
+        let Some(key) = primary::key_of_index(rel, rel::info(rel), (*index).rd_id) else {
+            error!("mixedcc has lost the index in memory of a table that is scanned")
+        };
+        key
     }
 }
 

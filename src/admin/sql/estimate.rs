@@ -15,9 +15,9 @@ use pgrx::spi::SpiError;
 
 /// Pages of the table that are looked at, about.
 const SAMPLE_PAGES: f64 = 2000.0;
-/// Bytes of an entry of the primary index: 21 after a conversion or a load, which make it of sorted
-/// keys, and 36 after inserts in another order, which leave its nodes half to two thirds full. In
-/// between, so that the total is right for both.
+/// Bytes of an entry of an index in memory: 21 after a conversion or a load, which make it of
+/// sorted keys, and 36 after inserts in another order, which leave its nodes half to two thirds
+/// full. In between, so that the total is right for both.
 const ENTRY: f64 = 30.0;
 /// Bytes of the hint of a key of up to 8 bytes, about.
 const HINT: f64 = 8.0;
@@ -36,8 +36,8 @@ struct Facts {
     pages: f64,
     /// An expression for the bytes of a row `r`, as a tuple.
     tuple: String,
-    /// An expression for the bytes of its key in the primary index; `None`: no primary key.
-    key: Option<String>,
+    /// Expressions for the bytes of its keys in the indexes that will be in memory.
+    keys: Vec<String>,
     /// The table in FROM.
     name: String,
 }
@@ -50,13 +50,13 @@ const FACTS: &str = "SELECT a.amname = 'mixedcc', c.relpersistence = 'p', greate
         THEN (SELECT (24 + count(*) / 8)::text || coalesce(string_agg(format(' + coalesce(pg_column_size(r.%I), 0)', attname), ''), '')
             FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped)
         ELSE 'pg_column_size(r.*)' END,
-    (SELECT string_agg(format(CASE WHEN k.atttypid IN (20, 21, 23) THEN '2 + length(to_hex(r.%1$I::int8 # (r.%1$I::int8 >> 63))) / 2'
-            ELSE 'pg_column_size(r.%1$I) + 2' END, k.attname), ' + ')
-        FROM pg_index i JOIN pg_attribute k ON k.attrelid = c.oid AND k.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
-        WHERE i.indexrelid = (SELECT u.indexrelid FROM pg_index u WHERE u.indrelid = c.oid AND u.indisvalid AND (u.indisprimary
-                OR u.indisunique AND u.indimmediate AND u.indpred IS NULL AND u.indexprs IS NULL AND u.indnatts = u.indnkeyatts
-                    AND NOT EXISTS (SELECT FROM pg_attribute n WHERE n.attrelid = c.oid AND n.attnum = ANY (u.indkey) AND NOT n.attnotnull))
-            ORDER BY NOT u.indisprimary, u.indexrelid LIMIT 1)),
+    ARRAY(SELECT (SELECT string_agg(format(CASE WHEN k.atttypid IN (20, 21, 23) THEN '2 + length(to_hex(r.%1$I::int8 # (r.%1$I::int8 >> 63))) / 2'
+                ELSE 'pg_column_size(r.%1$I) + 2' END, k.attname), ' + ')
+            FROM pg_attribute k WHERE k.attrelid = c.oid AND k.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
+        FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND (i.indisprimary
+            OR i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL AND i.indnatts = i.indnkeyatts
+                AND NOT EXISTS (SELECT FROM pg_attribute n WHERE n.attrelid = c.oid AND n.attnum = ANY (i.indkey) AND NOT n.attnotnull))
+        ORDER BY NOT i.indisprimary, i.indexrelid LIMIT 4),
     format('%I.%I', n.nspname, c.relname)
     FROM pg_class c JOIN pg_am a ON a.oid = c.relam JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ";
 
@@ -71,7 +71,7 @@ fn facts(table: Oid) -> Result<Option<Facts>, SpiError> {
             is_permanent: row.get(2)?.unwrap_or_default(),
             pages: row.get(3)?.unwrap_or(1.0),
             tuple: row.get(4)?.unwrap_or_default(),
-            key: row.get(5)?,
+            keys: row.get(5)?.unwrap_or_default(),
             name: row.get(6)?.unwrap_or_default(),
         }))
     })
@@ -81,18 +81,19 @@ fn facts(table: Oid) -> Result<Option<Facts>, SpiError> {
 struct Sampled {
     rows: f64,
     versions: f64,
-    /// Keys of at most 8 bytes.
+    /// Keys of at most 8 bytes, in all indexes.
     short: f64,
     /// Bytes of the other keys.
     blobs: f64,
 }
 
 fn sample(f: &Facts, percent: f64) -> Result<Sampled, SpiError> {
-    let key = f.key.as_deref().unwrap_or("0");
+    let keys = f.keys.join(", ");
     let sql = format!(
-        "SELECT count(*)::float8, coalesce(sum(mixedcc.version_bytes(tuple::int)), 0)::float8, (count(*) FILTER (WHERE key <= 8))::float8,
-            coalesce(sum(mixedcc.version_bytes(greatest(key::int - 20, 0))) FILTER (WHERE key > 8), 0)::float8
-        FROM (SELECT {} AS tuple, {key} AS key FROM ONLY {} AS r TABLESAMPLE SYSTEM ({percent:.6}) REPEATABLE (0)) rows",
+        "SELECT count(*)::float8, coalesce(sum(mixedcc.version_bytes(tuple::int)), 0)::float8,
+            coalesce(sum((SELECT count(*) FROM unnest(keys) key WHERE key <= 8)), 0)::float8,
+            coalesce(sum((SELECT sum(mixedcc.version_bytes(greatest(key::int - 20, 0))) FROM unnest(keys) key WHERE key > 8)), 0)::float8
+        FROM (SELECT {} AS tuple, ARRAY[{keys}]::int8[] AS keys FROM ONLY {} AS r TABLESAMPLE SYSTEM ({percent:.6}) REPEATABLE (0)) rows",
         f.tuple, f.name
     );
     Spi::connect(|client| {
@@ -158,7 +159,7 @@ fn estimate(
     let rows = all(s.rows);
     let records = (rows as u64).next_multiple_of(TidDirectory::CHUNK as u64) as i64 * size_of::<Record>() as i64;
     let versions = all(s.versions);
-    let index = f.key.map_or(0, |_| all(s.rows * ENTRY + s.short * HINT + s.blobs));
+    let index = all(s.rows * f.keys.len() as f64 * ENTRY + s.short * HINT + s.blobs);
     let durable = if f.is_permanent { Durable::bytes_of(rows as u64) as i64 } else { 0 };
     let total = records + versions + index + durable;
     let free = shmem::engine().region.usage().free_page_bytes as i64;

@@ -1,8 +1,7 @@
-//! `mixedcc.primary_index` and `mixedcc.check_primary_index`: the engine's primary index of a
-//! table.
+//! `mixedcc.primary_index` and `mixedcc.check_primary_index`: the indexes of a table in memory.
 
 use super::{may_use, must_select, open};
-use crate::access::{primary, primary_check};
+use crate::access::primary;
 use pgrx::iter::TableIterator;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
@@ -18,14 +17,14 @@ fn primary_index(
     may_use(table);
     let heap = open(table, pg_sys::AccessShareLock);
     let info = heap.info();
-    let row = info.primary.as_ref().map(|kept| {
-        // SAFETY: `heap` is an open relation of ours, and `info` its info.
-        let (key, now) = unsafe { (primary::key(heap.0, info), primary::usable(heap.0, info)) };
+    let row = |kept| {
+        // SAFETY: `heap` is an open relation of ours, with its info, and `kept` one of its indexes.
+        let key = unsafe { primary::key_by(heap.0, info, kept) };
         let p = kept.index;
         let (entries, dead, bytes) = (p.index.len() as i64, info.table.dead_entries() as i64, p.bytes() as i64);
-        (key.map(|k| k.index), now.is_some(), entries, dead, bytes)
-    });
-    TableIterator::new(row.into_iter().collect::<Vec<_>>())
+        (key.map(|k| k.index), key.is_some_and(primary::is_usable), entries, dead, bytes)
+    };
+    TableIterator::new(info.uniques.all().iter().map(row).collect::<Vec<_>>())
 }
 
 /// Compares rows and entries; returns the number of rows.
@@ -35,8 +34,12 @@ fn check_primary_index(table: Oid) -> i64 {
     must_select(table);
     let heap = open(table, pg_sys::AccessShareLock);
     let info = heap.info();
-    // SAFETY: `heap` is an open relation of ours, and `info` its info.
-    let Some(key) = (unsafe { primary::key(heap.0, info) }) else { return 0 };
-    // SAFETY: `heap` is open, and `info` and `key` are those of its table.
-    unsafe { primary_check::check(heap.0, info, key) as i64 }
+    let mut rows = 0;
+    for kept in info.uniques.all() {
+        // SAFETY: `heap` is an open relation of ours, with its info, and `kept` one of its indexes.
+        let Some(key) = (unsafe { primary::key_by(heap.0, info, kept) }) else { continue };
+        // SAFETY: `heap` is open, and `info` and `key` are those of its table.
+        rows = unsafe { primary::check::check(heap.0, info, key) as i64 };
+    }
+    rows
 }

@@ -124,8 +124,8 @@ fn in_transactions<T>(items: &'static [T], f: impl Fn(&T)) {
     }
 }
 
-/// CREATE INDEX of a unique index that may give its table the primary index: the command begins
-/// with the lock that this needs, because it would wait for readers that wait for the command.
+/// CREATE INDEX of a unique index that may come into memory: the command begins with the lock that
+/// this needs, because it would wait for readers that wait for the command.
 pub fn create_index(call: Call) {
     // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::IndexStmt>() };
@@ -187,7 +187,7 @@ fn columns_of(s: &pg_sys::IndexStmt) -> Option<Vec<String>> {
 }
 
 /// Locks a table exclusively, if it is one of ours for which `may` says so and the build of a
-/// unique index would give it its primary index.
+/// unique index would bring it into memory.
 fn lock_for_unique(oid: Oid, may: impl FnOnce(pg_sys::Relation) -> bool) {
     if ours(oid).is_none() {
         return;
@@ -220,7 +220,7 @@ pub fn drop_index(call: Call) {
         let indexes = all.into_iter().filter_map(|name| relid(pg_sys::makeRangeVarFromNameList(name)));
         let of: Vec<(Oid, Oid)> = indexes.filter_map(|index| Some((index, table_of(index)?))).collect();
         let tables = of.iter().flat_map(|(_, table)| named(*table)).filter(|oid| ours(*oid).is_some()).collect();
-        let is_hollow = |(index, table): &&(Oid, Oid)| s.concurrent && hollow_unique(*table) == Some(*index);
+        let is_hollow = |(index, table): &&(Oid, Oid)| s.concurrent && hollow_uniques(*table).contains(index);
         (hold(tables), hold(of.iter().filter(is_hollow).map(|(_, table)| *table).collect()))
     };
     tables.iter().for_each(|oid| alter::load_first(*oid));
@@ -234,15 +234,15 @@ pub fn drop_index(call: Call) {
     }
 }
 
-/// The unique index of a table that is hollow, and no PRIMARY KEY.
-fn hollow_unique(table: Oid) -> Option<Oid> {
+/// The unique indexes of a table that are hollow, and no PRIMARY KEY.
+fn hollow_uniques(table: Oid) -> Vec<Oid> {
     // SAFETY: the relation is open while it is asked, and its lock is given back.
     unsafe {
         let rel = pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32);
         if rel.is_null() {
-            return None;
+            return Vec::new();
         }
-        let found = if rel::is_ours(rel) { primary::hollow_unique(rel) } else { None };
+        let found = if rel::is_ours(rel) { primary::hollow_uniques(rel) } else { Vec::new() };
         pg_sys::relation_close(rel, pg_sys::AccessShareLock as i32);
         found
     }
@@ -470,7 +470,7 @@ impl Keys {
             }
         });
         // Looked at when no catalog is being read.
-        keys.extend(others.into_iter().filter_map(hollow_unique));
+        keys.extend(others.into_iter().flat_map(hollow_uniques));
         Keys(keys)
     }
 

@@ -30,7 +30,7 @@ pub unsafe fn find(p: *mut Program, x: *mut Exec, table: pg_sys::Relation, for_w
         if deferred::any() {
             before_look(p, table, values, if for_write { Columns::ALL } else { (*p).looked });
         }
-        let found = match by_primary(p, x, table, values, for_write) {
+        let found = match in_memory(p, x, table, values, for_write) {
             Some(found) => found,
             None => by_index(p, x, table, values, for_write),
         };
@@ -121,9 +121,9 @@ impl lookup::Key for Values<'_> {
     }
 }
 
-/// By the engine's primary index; `None`: it cannot be used.
+/// By the engine's index in memory; `None`: it cannot be used.
 #[inline]
-unsafe fn by_primary(
+unsafe fn in_memory(
     p: *mut Program,
     x: *mut Exec,
     table: pg_sys::Relation,
@@ -131,11 +131,11 @@ unsafe fn by_primary(
     for_write: bool,
 ) -> Option<bool> {
     // SAFETY: `p` runs with the state `x`, and `table` is its open table (contract of `find`).
-    // `usable` says that the key can be used now. Our pin keeps the version that is found
+    // `usable_by` says that the key can be used now. Our pin keeps the version that is found
     // (INV-RETIRE).
     unsafe {
         let info = rel::info(table);
-        let pk = primary::usable(table, info).filter(|pk| pk.index == (*p).index)?;
+        let pk = primary::usable_by(table, info, (*p).index)?;
         let key = Values(values, (*p).keys);
         let to = match for_write {
             true if select::skips(p) => Use::Offer,

@@ -1,5 +1,5 @@
-//! `MixedccScan`: a custom scan of the primary index, in place of an index scan of the PRIMARY
-//! KEY's nbtree.
+//! `MixedccScan`: a custom scan of an index in memory, in place of an index scan of the key's
+//! nbtree.
 //!
 //! Its paths are made of PostgreSQL's own index paths for that key (`path.rs`), so that clauses,
 //! order, parameters and what may be evaluated early are decided by the planner; the node

@@ -1,4 +1,4 @@
-//! Paths: index paths of the PRIMARY KEY, with the costs of the primary index.
+//! Paths: index paths of the keys in memory, with the costs of their indexes there.
 
 use super::{list, nodes, PATH};
 use crate::access::primary;
@@ -85,27 +85,25 @@ unsafe fn is_candidate(rel: *mut pg_sys::RelOptInfo, rte: *mut pg_sys::RangeTblE
 
 unsafe fn add_paths(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo, rte: *mut pg_sys::RangeTblEntry) {
     // SAFETY: `is_candidate` has found a plain table. The planner has locked it, and the reference
-    // is held until `RelationClose`; `key` is not used after that.
+    // is held until `RelationClose`.
     unsafe {
         let heap = relations::entry((*rte).relid);
-        let key = if rel::is_ours(heap) { primary::usable(heap, rel::info(heap)) } else { None };
-        let found = key.map(|k| k.index);
+        let mut indexes = nodes::<pg_sys::IndexOptInfo>((*rel).indexlist);
+        let usable = |i: &*mut pg_sys::IndexOptInfo| primary::usable_by(heap, rel::info(heap), (**i).indexoid);
+        indexes.retain(|i| rel::is_ours(heap) && usable(i).is_some());
         pg_sys::RelationClose(heap);
-        let Some(oid) = found else { return };
-        let Some(index) = nodes::<pg_sys::IndexOptInfo>((*rel).indexlist).into_iter().find(|i| (**i).indexoid == oid)
-        else {
-            return;
-        };
         let mut outdone = false;
-        for p in index_paths(root, rel, index) {
-            if !(*p).indexclauses.is_null() || !(*p).path.pathkeys.is_null() {
-                let path = custom(root, rel, p);
-                outdone |= outdo(rel, index, &(*path).path);
-                pg_sys::add_path(rel, path.cast());
+        for index in &indexes {
+            for p in index_paths(root, rel, *index) {
+                if !(*p).indexclauses.is_null() || !(*p).path.pathkeys.is_null() {
+                    let path = custom(root, rel, p);
+                    outdone |= outdo(rel, *index, &(*path).path);
+                    pg_sys::add_path(rel, path.cast());
+                }
             }
         }
         if outdone {
-            other_paths(root, rel, index);
+            other_paths(root, rel, &indexes);
         }
     }
 }
@@ -188,13 +186,17 @@ unsafe fn outdo(rel: *mut pg_sys::RelOptInfo, index: *mut pg_sys::IndexOptInfo, 
     }
 }
 
-/// Makes the paths of the other indexes again: PostgreSQL's of the primary key, as it was, may have
-/// been better than one of them.
-unsafe fn other_paths(root: *mut pg_sys::PlannerInfo, rel: *mut pg_sys::RelOptInfo, index: *mut pg_sys::IndexOptInfo) {
+/// Makes the paths of the other indexes again: PostgreSQL's of these, as they were, may have been
+/// better than one of them.
+unsafe fn other_paths(
+    root: *mut pg_sys::PlannerInfo,
+    rel: *mut pg_sys::RelOptInfo,
+    these: &[*mut pg_sys::IndexOptInfo],
+) {
     // SAFETY: as in `index_paths`.
     unsafe {
         let saved = ((*rel).indexlist, (*rel).partial_pathlist);
-        let others = nodes::<pg_sys::IndexOptInfo>((*rel).indexlist).into_iter().filter(|i| *i != index);
+        let others = nodes::<pg_sys::IndexOptInfo>((*rel).indexlist).into_iter().filter(|i| !these.contains(i));
         let others: Vec<_> = others.map(|i| i.cast()).collect();
         if others.is_empty() {
             return;

@@ -16,7 +16,7 @@
 
 use super::shared_scan;
 use crate::access::visible::{self, ToIndex};
-use crate::access::{hollow, primary, primary_check, tuple};
+use crate::access::{hollow, primary, tuple};
 use crate::pg::errors::{duplicate_key, unsupported, Met};
 use crate::pg::{compat, expr, raw, Tid, ROWS};
 use crate::state::errors::ok;
@@ -359,7 +359,7 @@ unsafe fn build_hollow_once(
     }
 }
 
-/// The build of a hollow index gets no row: what nbtree would do with the rows, the primary index
+/// The build of a hollow index gets no row: what nbtree would do with the rows, the index in memory
 /// has done. Returns how many there are. An ERROR for two rows with one key jumps over the frame.
 unsafe fn build_hollow(rel: pg_sys::Relation, index: pg_sys::Relation, info: *mut pg_sys::IndexInfo) -> f64 {
     // SAFETY: `rel`, `index` and `info` are open and belong together: contract of
@@ -394,7 +394,7 @@ unsafe fn build_hollow(rel: pg_sys::Relation, index: pg_sys::Relation, info: *mu
 }
 
 /// amcheck asks for the rows of a hollow index, whose entries it has not found in the file. So this
-/// compares the rows with the primary index, and hands out none. Returns their number; `None`: it
+/// compares the rows with the one in memory, and hands out none. Returns their number; `None`: it
 /// is not amcheck, or the index is not hollow. An ERROR for a difference jumps over the frame.
 unsafe fn compare_hollow(rel: pg_sys::Relation, index: pg_sys::Relation, scan: pg_sys::TableScanDesc) -> Option<f64> {
     // SAFETY: `rel` and `index` are open, and `scan` is null or ours to end: contract of
@@ -404,8 +404,8 @@ unsafe fn compare_hollow(rel: pg_sys::Relation, index: pg_sys::Relation, scan: p
             return None;
         }
         let info = rel::info(rel);
-        let key = primary::key(rel, info).filter(|k| k.hollow && k.index == (*index).rd_id)?;
-        let rows = primary_check::check(rel, info, key);
+        let key = primary::hollow_key(rel, info, (*index).rd_id)?;
+        let rows = primary::check::check(rel, info, key);
         super::scan::end(scan);
         Some(rows as f64)
     }

@@ -83,7 +83,7 @@ impl Move {
         // SAFETY: `rel` is open and of ours (contract of this function). The transaction is pinned.
         match unsafe { primary::fill(rel, new, |_| false) } {
             Ok(None) => {}
-            Ok(Some((a, b))) => error!("mixedcc: rows {a} and {b} have one primary key"),
+            Ok(Some(twice)) => error!("mixedcc: {twice}"),
             Err(x) => raise(x),
         }
         match shmem::register(new) {

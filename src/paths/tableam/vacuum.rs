@@ -222,12 +222,11 @@ pub unsafe extern "C-unwind" fn vacuum(
         let mut nindexes = 0;
         let mut indexes: *mut pg_sys::Relation = std::ptr::null_mut();
         pg_sys::vac_open_indexes(rel, pg_sys::RowExclusiveLock as i32, &mut nindexes, &mut indexes);
-        let hollow = primary::key(rel, rel::info(rel)).filter(|k| k.hollow).map(|k| k.index);
         progress.cleans_indexes(dead.numbers.len(), nindexes as u64);
         for i in 0..nindexes as usize {
             progress.cleaned(i as u64);
             let index = *indexes.add(i);
-            if hollow == Some((*index).rd_id) {
+            if primary::hollow_key(rel, rel::info(rel), (*index).rd_id).is_some() {
                 tell_of_hollow(index, table, &dead, &mut report);
                 continue;
             }

@@ -81,14 +81,14 @@ pub fn give_up_old() {
     }
 }
 
-/// Gives up the table of a standby whose primary key is another one by now.
+/// Gives up the table of a standby whose keys in memory are other ones by now.
 ///
 /// # Safety
 /// An open relation, and its table.
 pub unsafe fn give_up_other_key(rel: pg_sys::Relation, table: &'static Table) -> bool {
     let is_live = table.durable().is_some_and(|d| d.live.era.load(Ordering::SeqCst) != 0);
     // SAFETY: `rel` is open (contract of this function).
-    if !is_live || unsafe { (above().primary_spec)(rel) }.as_deref() == table.primary().map(|p| p.spec()) {
+    if !is_live || has_specs(table, &unsafe { (above().index_specs)(rel) }) {
         return false;
     }
     if let Some(lock) = lock_storage(table.key, true) {
@@ -99,6 +99,12 @@ pub unsafe fn give_up_other_key(rel: pg_sys::Relation, table: &'static Table) ->
         unlock_storage(lock);
     }
     true
+}
+
+/// Are these the specs of a table's indexes in memory, in whatever order?
+pub fn has_specs(table: &Table, specs: &[Vec<u8>]) -> bool {
+    let mut present = table.uniques().map(|(_, index)| index.spec());
+    table.uniques().count() == specs.len() && present.all(|spec| specs.iter().any(|s| s == spec))
 }
 
 /// Brings the table of a standby to a CSN that is stable.
@@ -321,43 +327,43 @@ unsafe fn has_other_key(rel: pg_sys::Relation, committed: &Committed) -> bool {
             return false;
         }
         let list = pg_sys::RelationGetIndexList(rel);
-        let is_lost = committed.hollow.is_some_and(|k| !pg_sys::list_member_oid(list, k));
+        let is_lost = committed.hollow.iter().any(|k| !pg_sys::list_member_oid(list, *k));
         pg_sys::list_free(list);
         is_lost || committed.key.is_some_and(|k| k != compat::primary_key_index(rel))
     }
 }
 
-/// Makes the table of a permanent relation as its options and its primary key say. No other process
+/// Makes the table of a permanent relation as its options and its keys say. No other process
 /// can find it yet.
 ///
 /// # Safety
 /// A valid relation of ours.
 pub unsafe fn make_anew(rel: pg_sys::Relation, key: [u32; 4]) -> Result<&'static Table, OutOfMemory> {
     // SAFETY: `rel` is an open relation of ours (contract of this function).
-    let (spec, map) = unsafe {
-        // The index that is hollow may be in the middle of its build.
+    let (specs, map) = unsafe {
+        // An index that is hollow may be in the middle of its build.
         let committed = committed_indexes(rel);
-        ((above().committed_spec)(rel, committed.hollow), (above().initial_map)(rel))
+        ((above().committed_specs)(rel, &committed.hollow), (above().initial_map)(rel))
     };
-    make(key, map, spec.as_deref(), false)
+    make(key, map, &specs, false)
 }
 
-/// Makes and registers the unlogged table of a storage, as its options and its key say.
+/// Makes and registers the unlogged table of a storage, as its options and its keys say.
 unsafe fn create_as_committed(rel: pg_sys::Relation, key: [u32; 4], committed: &Committed) -> &'static Table {
     // SAFETY: `rel` is an open relation of ours: contract of `begin_empty`.
-    let (spec, map) = unsafe { ((above().committed_spec)(rel, committed.hollow), (above().initial_map)(rel)) };
-    create_table_with(key, map, spec.as_deref(), false)
+    let (specs, map) = unsafe { ((above().committed_specs)(rel, &committed.hollow), (above().initial_map)(rel)) };
+    create_table_with(key, map, &specs, false)
 }
 
-/// Makes and registers the table of a storage, as its options and its primary key say. `permanent`:
+/// Makes and registers the table of a storage, as its options and its keys say. `permanent`:
 /// the storage is one that this transaction makes, and the rows shall survive a crash.
 ///
 /// # Safety
 /// A valid relation of ours.
 pub unsafe fn create_anew(rel: pg_sys::Relation, key: [u32; 4], permanent: bool) -> &'static Table {
     // SAFETY: `rel` is an open relation of ours (contract of this function).
-    let (spec, map) = unsafe { ((above().primary_spec)(rel), (above().initial_map)(rel)) };
-    create_table_with(key, map, spec.as_deref(), permanent)
+    let (specs, map) = unsafe { ((above().index_specs)(rel), (above().initial_map)(rel)) };
+    create_table_with(key, map, &specs, permanent)
 }
 
 /// The indexes of a relation as they are committed: those that this transaction has dropped or
@@ -366,8 +372,8 @@ struct Committed {
     storages: Vec<IndexFile>,
     /// That of a PRIMARY KEY which is checked at once.
     key: Option<Oid>,
-    /// The hollow one, if it is that of no PRIMARY KEY.
-    hollow: Option<Oid>,
+    /// The hollow ones but that of a PRIMARY KEY.
+    hollow: Vec<Oid>,
 }
 
 struct IndexFile {
@@ -404,7 +410,7 @@ unsafe fn committed_indexes(rel: pg_sys::Relation) -> Committed {
                 key = key.or(is_key.then_some(form.indexrelid));
             },
         );
-        let (mut out, mut hollow) = (Vec::new(), None);
+        let (mut out, mut hollow) = (Vec::new(), Vec::new());
         let permanent = compat::is_permanent(rel);
         for (index, is_ready, may_be_hollow) in indexes {
             scan(
@@ -422,7 +428,7 @@ unsafe fn committed_indexes(rel: pg_sys::Relation) -> Committed {
                         let storage = compat::storage(space, pg_sys::MyDatabaseId, (*class).relfilenode);
                         let is_btree = (*class).relam == Oid::from(pg_sys::BTREE_AM_OID);
                         if is_ready && may_be_hollow && is_btree && compat::is_hollow_storage(storage, permanent) {
-                            hollow = hollow.or(Some(index));
+                            hollow.push(index);
                         }
                         out.push(IndexFile { storage, is_ready });
                     }

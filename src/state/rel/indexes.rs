@@ -1,11 +1,12 @@
-//! What a backend knows of the indexes of a relation: those with ranges, and the primary index.
-//! `access/ranges` and `access/primary.rs` fill it in and use it.
+//! What a backend knows of the indexes of a relation: those with ranges, and those in memory.
+//! `access/ranges` and `access/primary` fill it in and use it.
 
 use super::RelInfo;
-use crate::keys::codec::Codec;
+use crate::keys::codec::{self, Codec};
 use mixedcc_engine::index::Primary;
 use mixedcc_engine::range::IndexRanges;
-use pgrx::pg_sys::{Datum, Oid};
+use mixedcc_engine::Table;
+use pgrx::pg_sys::{Datum, InvalidOid, Oid};
 use std::cell::{Cell, OnceCell, RefCell};
 
 /// Scans of a relation between two looks at the size of the ranges.
@@ -33,17 +34,32 @@ impl Active {
     }
 }
 
-/// A table's primary index, as a backend knows it.
+/// An index of a table whose entries come with records, as a backend knows it.
 pub struct Kept {
     /// The index.
     pub index: &'static Primary,
+    /// Its number in the table.
+    pub nth: usize,
+    /// The index in the catalogs that it is for. 0: that of a PRIMARY KEY, which is the only one in
+    /// memory or is gone.
+    pub oid: Oid,
     /// Makes its keys; `None`: of a version that this one does not know, and not used.
     pub codec: Option<Codec>,
     /// The key that it serves.
     pub key: OnceCell<Option<PrimaryKey>>,
 }
 
-/// The PRIMARY KEY, or the unique index, of a table whose primary index has the same keys.
+/// The indexes of a table whose entries come with records, as a backend knows them.
+pub struct Uniques {
+    /// In the order of the OIDs, which all sessions have (INV-NAMED).
+    list: Box<[Kept]>,
+    /// Which of them is the primary index: that of the PRIMARY KEY, or the first one.
+    primary: usize,
+    /// That of the table when this was made ([`Table::index_generation`]).
+    pub generation: u64,
+}
+
+/// A unique key of a table whose index in memory has the same keys.
 pub struct PrimaryKey {
     /// Its index in the catalogs: the name of its ranges.
     pub index: Oid,
@@ -53,6 +69,8 @@ pub struct PrimaryKey {
     pub codec: &'static Codec,
     /// The index.
     pub primary: &'static Primary,
+    /// Its number in the table.
+    pub nth: usize,
     /// Where the columns of the partition key are in the key, if all are and mean the same there.
     pub partition: Option<Vec<usize>>,
     /// Is the catalogs' index hollow, so that this one answers for it (access/hollow)?
@@ -61,10 +79,45 @@ pub struct PrimaryKey {
     pub served: Cell<u64>,
 }
 
+impl Uniques {
+    /// Those of a table. `declared`: the index of the PRIMARY KEY, asked for if there are several.
+    pub fn of(table: &Table, declared: impl FnOnce() -> Oid) -> Uniques {
+        let generation = table.index_generation();
+        let mut list: Vec<Kept> = table.uniques().map(|(nth, index)| Kept::new(nth, index)).collect();
+        if list.len() > 1 {
+            let declared = declared();
+            for kept in list.iter_mut().filter(|k| k.is_declared()) {
+                kept.oid = declared;
+            }
+            list.sort_by_key(|k| k.oid.to_u32());
+        }
+        let primary = list.iter().position(Kept::is_declared).unwrap_or(0);
+        Uniques { list: list.into(), primary, generation }
+    }
+
+    /// All, in the order in which a row is entered.
+    #[inline]
+    pub fn all(&self) -> &[Kept] {
+        &self.list
+    }
+
+    /// The primary index.
+    #[inline]
+    pub fn primary(&self) -> Option<&Kept> {
+        self.list.get(self.primary)
+    }
+}
+
 impl Kept {
-    /// A primary index, before it was used.
-    pub fn new(index: &'static Primary) -> Kept {
-        Kept { index, codec: Codec::from_spec(index.spec()), key: OnceCell::new() }
+    /// An index, before it was used.
+    fn new(nth: usize, index: &'static Primary) -> Kept {
+        let oid = codec::index_of_spec(index.spec()).unwrap_or(InvalidOid);
+        Kept { index, nth, oid, codec: Codec::from_spec(index.spec()), key: OnceCell::new() }
+    }
+
+    /// Is it that of a PRIMARY KEY?
+    fn is_declared(&self) -> bool {
+        codec::index_of_spec(self.index.spec()).is_none()
     }
 
     /// The key that it serves, if that is known already.
@@ -74,6 +127,7 @@ impl Kept {
     }
 
     /// What makes its keys, if it is known.
+    #[inline]
     pub fn codec(&self) -> Option<&Codec> {
         self.codec.as_ref()
     }

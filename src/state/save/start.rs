@@ -50,8 +50,8 @@ pub fn load(e: &Engine) -> Vec<files::Finished> {
     for path in &sources {
         start.file(path);
     }
-    for primary in start.tables.iter().filter_map(|t| t.0.primary()) {
-        primary.offer_hints(e, SLOT);
+    for (_, index) in start.tables.iter().flat_map(|t| t.0.uniques()) {
+        index.offer_hints(e, SLOT);
     }
     e.unpin(SLOT);
     e.region.flush_slot(SLOT as usize);

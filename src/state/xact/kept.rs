@@ -1,5 +1,5 @@
 //! Changes of definitions that a prepared transaction keeps: tables that it has made, truncated or
-//! dropped, and their maps and primary indexes.
+//! dropped, and their maps and indexes in memory.
 //!
 //! The process that finishes the transaction makes them, or undoes them. PostgreSQL has removed
 //! files by then, and has given up its lock of the table.
@@ -7,7 +7,7 @@
 //! **INV-REDEFINED**: A table of which a prepared transaction keeps a change says so in its word
 //! (`Table::kept`), from before the transaction is prepared until the change is made or undone.
 //! Each process looks at the word when it begins to use the table, which is after it has got
-//! PostgreSQL's lock, and ends decided transactions first. So it never uses a primary index that is
+//! PostgreSQL's lock, and ends decided transactions first. So it never uses an index that is
 //! about to go, or a map, nor writes in a table that rounds pass over.
 //!
 //! A table that the transaction has made needs no such word. A process that comes to know it ends
@@ -42,7 +42,7 @@ pub(super) fn changes() -> Option<Vec<KeptChange>> {
                 None => continue,
             },
             Pending::Orphan(table) => KeptChange::Gone(table),
-            Pending::Primary { table, old } => KeptChange::Primary(table, *old),
+            Pending::Unique { table, nth, old } => KeptChange::Unique(table, *nth, *old),
             Pending::Map { parts: Some(_), .. } => return None,
             Pending::Map { table, old, new, .. } => KeptChange::Map(table, *old, *new),
             Pending::OldMap(map) => KeptChange::OldMap(*map),
@@ -62,7 +62,7 @@ pub(super) fn begin(changes: &[KeptChange]) {
                 leave(table);
                 table.kept.store(1, Ordering::SeqCst);
             }
-            KeptChange::Primary(table, _) | KeptChange::Map(table, ..) => table.kept.store(1, Ordering::SeqCst),
+            KeptChange::Unique(table, ..) | KeptChange::Map(table, ..) => table.kept.store(1, Ordering::SeqCst),
             KeptChange::Made(_) | KeptChange::Gone(_) | KeptChange::OldMap(_) => {}
         }
     }
@@ -102,9 +102,9 @@ pub(super) fn end(changes: &[KeptChange], of: (&Engine, SlotId), commit: bool) {
     // The last change first, and while all tables are there.
     for change in changes.iter().rev() {
         match *change {
-            // SAFETY: `old` is what `replace_primary` returned. A process that begins to use the
+            // SAFETY: `old` is what `replace_unique` returned. A process that begins to use the
             // table waits for this function (INV-REDEFINED).
-            KeptChange::Primary(table, old) => unsafe { pending::end_primary(of, table, old, commit) },
+            KeptChange::Unique(table, nth, old) => unsafe { pending::end_unique(of, table, (nth, old), commit) },
             KeptChange::Map(table, old, new) => end_map(of, table, (old, new), commit),
             KeptChange::OldMap(map) => pending::free_map_of(of, map),
             KeptChange::Made(_) | KeptChange::Gone(_) | KeptChange::Dropped(_) => {}
@@ -114,7 +114,7 @@ pub(super) fn end(changes: &[KeptChange], of: (&Engine, SlotId), commit: bool) {
         match *change {
             KeptChange::Made(table) if commit => begins(table, of.0.now()),
             KeptChange::Dropped(table) if !commit => stays(table),
-            KeptChange::Primary(table, _) | KeptChange::Map(table, ..) => table.kept.store(0, Ordering::SeqCst),
+            KeptChange::Unique(table, ..) | KeptChange::Map(table, ..) => table.kept.store(0, Ordering::SeqCst),
             KeptChange::Made(_) | KeptChange::Gone(_) | KeptChange::Dropped(_) | KeptChange::OldMap(_) => {}
         }
     }

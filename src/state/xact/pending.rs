@@ -1,4 +1,4 @@
-//! Changes of storages, maps and primary indexes that depend on the outcome of the transaction.
+//! Changes of storages, maps and indexes in memory that depend on the outcome of the transaction.
 
 use super::{backend, depth, kept, prepared, txn, Parts};
 use crate::pg::compat;
@@ -23,9 +23,10 @@ pub(super) enum Pending {
     Orphan(&'static Table),
     /// In no table any more.
     OldMap(NonNull<PartitionMap>),
-    /// The table has got another primary index, or none.
-    Primary {
+    /// The table has got another index of a number, or none.
+    Unique {
         table: &'static Table,
+        nth: usize,
         old: Option<&'static Primary>,
     },
     /// The table has got another map, or is about to.
@@ -73,16 +74,16 @@ pub fn begin_map(table: &'static Table, new: Making<NonNull<PartitionMap>>) {
     backend().pending.push((depth(), Pending::Map { table, old, new, parts }));
 }
 
-/// The transaction, which has locked the table exclusively, gives it another primary index, or
+/// The transaction, which has locked the table exclusively, gives it another index of a number, or
 /// none.
-pub fn replace_primary(table: &'static Table, new: Option<Making<&'static Primary>>) {
+pub fn replace_unique(table: &'static Table, nth: usize, new: Option<Making<&'static Primary>>) {
     prepared::finish_decided();
     let b = backend();
     let changes = b.pending.len() as u64;
     ok(txn().make_room(2 * changes + 2).map_err(Into::into));
     b.pending.reserve(1);
-    let old = table.replace_primary(new.map(Making::done));
-    b.pending.push((depth(), Pending::Primary { table, old }));
+    let old = table.replace_unique(nth, new.map(Making::done));
+    b.pending.push((depth(), Pending::Unique { table, nth, old }));
 }
 
 /// The transaction has locked a table exclusively and is about to make another map for it.
@@ -158,34 +159,35 @@ pub(super) fn free_map_of((e, slot): (&Engine, SlotId), m: NonNull<PartitionMap>
     RetireQueue::push_large(e, slot, m.cast(), e.now());
 }
 
-/// A change of a table's primary index stays, or is undone. The slot is that of the transaction.
+/// A change of a table's index of a number stays, or is undone. The slot is that of the
+/// transaction.
 ///
 /// # Safety
-/// `old` is what `replace_primary` returned. No process uses the table but for sizes of the index.
-pub(super) unsafe fn end_primary(
+/// `old` was the index of this number before. No process uses the table but for sizes of the index.
+pub(super) unsafe fn end_unique(
     (e, slot): (&Engine, SlotId),
     table: &'static Table,
-    old: Option<&'static Primary>,
+    (nth, old): (usize, Option<&'static Primary>),
     commit: bool,
 ) {
     // SAFETY: the contract of this function.
     unsafe {
         if !commit {
-            table.restore_primary(e, slot, old);
+            table.restore_unique(e, slot, nth, old);
             return;
         }
-        table.keep_primary(e, slot, old);
+        table.keep_unique(e, slot, old);
     }
-    if let Some(primary) = table.primary().filter(|p| p.complete_from() == Csn::MAX) {
-        primary.set_complete_from(e.now());
+    if let Some(index) = table.unique(nth).filter(|i| i.complete_from() == Csn::MAX) {
+        index.set_complete_from(e.now());
     }
 }
 
-fn end_own_primary(table: &'static Table, old: Option<&'static Primary>, commit: bool) {
+fn end_own_unique(table: &'static Table, nth: usize, old: Option<&'static Primary>, commit: bool) {
     let t = &backend().txn;
-    // SAFETY: `old` is what `replace_primary` returned. The transaction holds the table's exclusive
+    // SAFETY: `old` is what `replace_unique` returned. The transaction holds the table's exclusive
     // lock, and a process without one looks only at sizes of the index.
-    unsafe { end_primary((&t.e, t.slot), table, old, commit) }
+    unsafe { end_unique((&t.e, t.slot), table, (nth, old), commit) }
 }
 
 /// Ends what depends on the outcome of the transaction.
@@ -197,11 +199,11 @@ pub(super) fn end(commit: bool) {
     let all = std::mem::take(&mut backend().pending);
     let now = || backend().txn.e.now();
     for (_, p) in all.iter().rev() {
-        if let Pending::Primary { table, .. } | Pending::Map { table, .. } = p {
+        if let Pending::Unique { table, .. } | Pending::Map { table, .. } = p {
             kept::stays(table);
         }
         match p {
-            Pending::Primary { table, old } => end_own_primary(table, *old, commit),
+            Pending::Unique { table, nth, old } => end_own_unique(table, *nth, *old, commit),
             Pending::Created(k) if commit => {
                 if let Some(t) = shmem::find(*k) {
                     kept::begins(t, now());
@@ -307,7 +309,7 @@ pub(super) fn undo(level: u32) {
                 }
             }
             Pending::Dropped(_) => {}
-            Pending::Primary { table, old } => end_own_primary(table, old, false),
+            Pending::Unique { table, nth, old } => end_own_unique(table, nth, old, false),
             p @ (Pending::Orphan(_) | Pending::OldMap(_)) => b.pending.push((l, p)),
         }
     }

@@ -15,6 +15,7 @@ from lib.common import (check, drop_database, equal, fail, main, make_database, 
 
 DATABASE = "process_standby_memory"
 ROWS = 20_000
+KEYED = 160_000
 MB = 1 << 20
 
 
@@ -165,6 +166,25 @@ def test_table_too_large():
     [session.close() for session in (loader, look, one)]
 
 
+def test_table_of_keys():
+    """A table with four keys in memory does not fit. With one of them it does, although its files
+    are the same."""
+    query(Servers.primary, "CREATE TABLE keyed (id int PRIMARY KEY, a int NOT NULL UNIQUE, b int NOT NULL UNIQUE, c int NOT NULL UNIQUE) USING mixedcc")
+    query(Servers.primary, f"INSERT INTO keyed SELECT i, i, i, i FROM generate_series(1, {KEYED}) i")
+    query(Servers.primary, "CHECKPOINT")
+    one = Servers.standby.connect()
+    must_come(lambda: code_of(one, "SELECT 1 FROM keyed LIMIT 1") not in ("42P01", None), 60)
+    before = used()
+    equal("standby memory: a table with many keys is refused", code_of(one, "SELECT 1 FROM keyed LIMIT 1"), "53200")
+    check("standby memory: its load takes no memory, either", used() < before + 8 * MB, (before, used()))
+    query(Servers.primary, "ALTER TABLE keyed " + ", ".join(f"DROP CONSTRAINT keyed_{column}_key" for column in "abc"))
+    must_come(lambda: code_of(one, "SELECT 1 FROM keyed LIMIT 1") is None, 60)
+    equal("standby memory: it is there when it has one key", query(one, "SELECT count(*), sum(c) FROM keyed"),
+          [(KEYED, KEYED * (KEYED + 1) // 2)])
+    query(Servers.primary, "DROP TABLE keyed")
+    one.close()
+
+
 def test_promotion():
     """A promoted standby forgets that it had no room for a table: its journal was not absorbed."""
     query(Servers.primary, "INSERT INTO large SELECT i, 1, repeat('y', 900) FROM generate_series(200001, 300000) i")
@@ -186,7 +206,8 @@ def test_promotion():
     equal("standby memory: its rows are safe", Servers.standby.ask("SELECT sum(n) FROM large"), 110_000)
 
 
-TESTS = (test_snapshots_below_the_clock, test_sessions_end, test_sessions_idle, test_old_snapshot_ends, test_table_too_large, test_promotion)
+TESTS = (test_snapshots_below_the_clock, test_sessions_end, test_sessions_idle, test_old_snapshot_ends, test_table_of_keys, test_table_too_large,
+         test_promotion)
 FAULTS = (("applied_piles_up", "standby memory: and little memory is in use, beside them", test_sessions_idle),
           ("load_fills_memory", "standby memory: its loads take no memory from others", test_table_too_large))
 

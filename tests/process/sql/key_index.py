@@ -466,8 +466,15 @@ def builds_beside_readers():
     build.join(30)
     equal("a build beside a reader: it ends", failed, [None])
     query(reader, "BEGIN; SELECT count(*) FROM b")
-    for command in ("CREATE UNIQUE INDEX b_amount ON b (amount)", "CREATE UNIQUE INDEX b_down ON b (v DESC)", "CREATE UNIQUE INDEX b_v ON b (v)"):
-        equal(f"beside a reader: {command}", refused(boss, "SET lock_timeout = '2s'; " + command), None)
+    query(boss, "SET lock_timeout = '2s'")
+    for command in ("CREATE UNIQUE INDEX b_amount ON b (amount)", "CREATE UNIQUE INDEX b_down ON b (v DESC)"):
+        equal(f"beside a reader: {command}", refused(boss, command), None)
+    check("beside a reader: a second key waits", (refused(boss, "CREATE UNIQUE INDEX b_v ON b (v)") or "none")[0] == "55P03")
+    query(reader, "COMMIT")
+    for command in ("CREATE UNIQUE INDEX b_v ON b (v)", "CREATE UNIQUE INDEX b_3 ON b (v, id)", "CREATE UNIQUE INDEX b_4 ON b (id, v)"):
+        query(boss, command)
+    query(reader, "BEGIN; SELECT count(*) FROM b")
+    equal("beside a reader: a fifth key does not wait", refused(boss, "CREATE UNIQUE INDEX b_5 ON b (id, v)"), None)
     query(reader, "COMMIT; BEGIN; SELECT count(*) FROM b")
     drop = threading.Thread(target=lambda: failed.append(refused(boss, "DROP INDEX CONCURRENTLY b_v")))
     drop.start()

@@ -168,6 +168,11 @@ def leaves_nothing(cluster, boss, name, event, nth, statements, most):
     check(f"terminated: {name}: the memory comes back", used[-1] - used[0] < most, used)
 
 
+def in_memory(boss):
+    """The indexes of the table in memory, and how many entries each has."""
+    return query(boss, "SELECT index::text, entries FROM mixedcc.primary_index('m') ORDER BY 1")
+
+
 def memory(cluster, boss):
     query(boss, "SET allow_in_place_tablespaces = on")
     query(boss, "CREATE TABLESPACE elsewhere LOCATION ''")
@@ -187,7 +192,15 @@ def memory(cluster, boss):
         truncated = ("BEGIN", "TRUNCATE m", f"INSERT INTO m SELECT lpad(i::text, 600, 'k'), i FROM generate_series(1, {LARGE}) i",
                      "DROP INDEX m_k", unique[0])
         leaves_nothing(cluster, boss, f"{of}, an index of new rows", "primary-row", 29, truncated, 4 * MB)
-        query(boss, "DROP INDEX m_k; ALTER TABLE m ADD PRIMARY KEY (k)")
+        several = ("BEGIN", "DROP INDEX m_k", unique[0], "CREATE UNIQUE INDEX m_kn ON m (k, n)")
+        leaves_nothing(cluster, boss, f"{of}, the second of two indexes", "primary-row", 30 + 29, several, 4 * MB)
+        equal(f"terminated: {of}: the index from before is there again", in_memory(boss), [("m_k", LARGE)])
+        equal(f"terminated: {of}: and its rows", value(boss, "SELECT mixedcc.check_primary_index('m')"), LARGE)
+        query(boss, several[3])
+        leaves_nothing(cluster, boss, f"{of}, SET TABLESPACE with two indexes", "fill-row", 30 + 29, moved, 4 * MB)
+        equal(f"terminated: {of}: both indexes are as they were", in_memory(boss), [("m_k", LARGE), ("m_kn", LARGE)])
+        equal(f"terminated: {of}: so are their rows", value(boss, "SELECT mixedcc.check_primary_index('m')"), LARGE)
+        query(boss, "DROP INDEX m_k, m_kn; ALTER TABLE m ADD PRIMARY KEY (k)")
         divided = ("ALTER TABLE m SET (mixedcc.partitions = 2000)",)
         leaves_nothing(cluster, boss, f"{of}, other partitions", "repartition-row", 2, divided, 2 * MB)
         equal(f"terminated: {of}: its rows", query(boss, "SELECT count(*), sum(n) FROM m"),
@@ -197,17 +210,18 @@ def memory(cluster, boss):
 def held_rows(cluster, boss):
     """Rows of a prepared transaction come into memory with their table, and go with it."""
     query(boss, "DROP TABLE IF EXISTS m")
-    query(boss, "CREATE TABLE m (k int PRIMARY KEY, t text) USING mixedcc")
+    query(boss, "CREATE TABLE m (k int PRIMARY KEY, u int NOT NULL UNIQUE, t text) USING mixedcc")
     query(boss, "ALTER TABLE m ALTER COLUMN t SET STORAGE PLAIN")
-    query(boss, f"INSERT INTO m SELECT i, repeat('x', 500) FROM generate_series(1, {LARGE // 2}) i")
+    query(boss, f"INSERT INTO m SELECT i, -i, repeat('x', 500) FROM generate_series(1, {LARGE // 2}) i")
     query(boss, "BEGIN")
-    query(boss, "UPDATE m SET t = repeat('y', 500)")
+    query(boss, f"UPDATE m SET t = repeat('y', 500), u = CASE WHEN k % 2 = 0 THEN u ELSE u - {LARGE} END")
     query(boss, "PREPARE TRANSACTION 'held'")
     boss.close()
     cluster.crash()
     cluster.start()
     boss = cluster.connect()
     leaves_nothing(cluster, boss, "a load of rows of a prepared transaction", "load-primary", 1, ("SELECT count(*) FROM m",), 4 * MB)
+    leaves_nothing(cluster, boss, "the same, in the second of its indexes", "fill-row", 22 + 8, ("SELECT count(*) FROM m",), 4 * MB)
     equal("terminated: the rows as they were", query(boss, "SELECT count(*), min(t) FROM m"), [(LARGE // 2, "x" * 500)])
     query(boss, "ROLLBACK PREPARED 'held'")
     return boss

@@ -29,35 +29,22 @@ pub unsafe fn written(
     }
 }
 
-/// The conditions: one equality for each column of the primary key, and the rest.
+/// The conditions: one equality for each column of a key, and the rest.
 unsafe fn key(
     p: *mut Program,
     table: pg_sys::Relation,
     shape: &Shape,
     params: pg_sys::ParamListInfo,
 ) -> Result<(), Reason> {
-    // SAFETY: `written` and `select` have an open table, and `p` is being made. The index exists
-    // while its table is locked. `keys` has room for `n` columns, as many as the key has.
+    // SAFETY: `written` and `select` have an open table, and `p` is being made. An index exists
+    // while its table is locked. `keys` has room for as many columns as the key has.
     unsafe {
-        let oid = key_of(table).ok_or(Reason::Key)?;
-        let open = Open(relations::entry(oid));
-        let index = open.0;
-        let form = &*(*index).rd_index;
-        if (*(*index).rd_rel).relam.to_u32() != pg_sys::BTREE_AM_OID.to_u32() || !form.indisvalid || !form.indimmediate
-        {
-            return Err(Reason::Key);
-        }
-        let n = form.indnkeyatts as usize;
-        let columns = form.indkey.values.as_slice(form.indnatts as usize);
-        let mut rest = shape.quals.clone();
+        let asked = |oid| Some((oid, equalities(&Open(relations::entry(oid)), shape)?));
+        let (oid, (key, rest)) = keys_of(table).into_iter().find_map(asked).ok_or(Reason::Key)?;
         (*p).index = oid;
-        (*p).keys = zeroed(n);
-        (*p).n_keys = n;
-        for (c, column) in columns[..n].iter().enumerate() {
-            let found =
-                rest.iter().enumerate().find_map(|(i, q)| Some((i, equality(*q, shape.rti, *column, index, c)?)));
-            let (i, e) = found.ok_or(Reason::Key)?;
-            rest.remove(i);
+        (*p).keys = zeroed(key.len());
+        (*p).n_keys = key.len();
+        for (c, e) in key.into_iter().enumerate() {
             let k = &mut *(*p).keys.add(c);
             k.value = pg_sys::ExecInitExprWithParams(e.value.cast(), params);
             let func = pg_sys::get_opcode(e.operator);
@@ -76,6 +63,30 @@ unsafe fn key(
         (*p).rest = pg_sys::ExecInitQual(list_of(&rest), null);
         (*p).all = pg_sys::ExecInitQual(list_of(&shape.quals), null);
         Ok(())
+    }
+}
+
+/// The equalities that a statement asks of the columns of an index, and its other conditions.
+/// `None`: of some column it asks none, or no look-up is possible.
+unsafe fn equalities(open: &Open, shape: &Shape) -> Option<(Vec<Equality>, Vec<*mut Node>)> {
+    let index = open.0;
+    // SAFETY: `index` is open, with as many key columns as its row says: `key` has opened it.
+    // `shape` has copies of valid nodes.
+    unsafe {
+        let form = &*(*index).rd_index;
+        let is_btree = (*(*index).rd_rel).relam.to_u32() == pg_sys::BTREE_AM_OID.to_u32();
+        if !is_btree || !form.indisvalid || !form.indimmediate {
+            return None;
+        }
+        let columns = form.indkey.values.as_slice(form.indnatts as usize);
+        let (mut key, mut rest) = (Vec::new(), shape.quals.clone());
+        for (c, column) in columns[..form.indnkeyatts as usize].iter().enumerate() {
+            let of = |(i, q): (usize, &*mut Node)| Some((i, equality(*q, shape.rti, *column, index, c)?));
+            let (i, e) = rest.iter().enumerate().find_map(of)?;
+            rest.remove(i);
+            key.push(e);
+        }
+        Some((key, rest))
     }
 }
 
@@ -186,15 +197,18 @@ unsafe fn range(p: *mut Program, table: pg_sys::Relation, shape: &Shape) -> Opti
     }
 }
 
-/// The index of the primary key, or the unique index that the primary index serves.
-unsafe fn key_of(table: pg_sys::Relation) -> Option<Oid> {
+/// The index of the primary key, and the unique indexes in memory.
+unsafe fn keys_of(table: pg_sys::Relation) -> Vec<Oid> {
     // SAFETY: `key` has an open relation of ours. `RelationGetIndexList` fills `rd_pkindex`, and
     // its result is a copy.
     unsafe {
         let list = pg_sys::RelationGetIndexList(table);
         pg_sys::list_free(list);
         let declared = Some((*table).rd_pkindex).filter(|o| *o != pg_sys::InvalidOid);
-        declared.or_else(|| primary::key(table, rel::info(table)).map(|key| key.index))
+        let info = rel::info(table);
+        let others = info.uniques.all().iter().filter_map(|kept| primary::key_by(table, info, kept));
+        let others = others.map(|key| key.index).filter(|oid| Some(*oid) != declared);
+        declared.into_iter().chain(others).collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Compares the primary index of a table with its rows, while other sessions write: for
+//! Compares an index in memory with the table's rows, while other sessions write: for
 //! `mixedcc.check_primary_index`, and for amcheck if the key's index is hollow.
 //!
 //! Rows are those of the newest versions. Between two looks other sessions may commit, so a look
