@@ -279,23 +279,3 @@ INSERT INTO ki_bulk VALUES (7, 10), (6, 10);
 SELECT id, v FROM ki_bulk ORDER BY id;
 DROP TABLE ki, ki_other, ki_ref, ki_one, ki_new, ki_inc, ki_def, ki_p, ki_p2, ki_bulk;
 DROP FUNCTION ki_invalidate, ki_scans;
-
--- Keys that are too long for an index tuple: index-only scans, and the planner's look at an end.
-CREATE TABLE ki_long (k bytea PRIMARY KEY, n int) USING mixedcc;
-INSERT INTO ki_long SELECT int4send(i), i FROM generate_series(1, 1000) i;
-ANALYZE ki_long;
-INSERT INTO ki_long SELECT '\xff'::bytea || string_agg(sha512((i + j)::text::bytea), ''::bytea), j
-    FROM generate_series(1, 150) i, generate_series(1, 3) j GROUP BY j;
-SELECT count(*) FROM ki_long WHERE k > '\xfe';
-SET enable_seqscan = off;
-SET enable_bitmapscan = off;
-SET mixedcc.enable_primary_scan = off;
-SET mixedcc.enable_bypass = off;
-EXPLAIN (COSTS OFF) SELECT md5(k), length(k) FROM ki_long WHERE k > '\x000003e7' ORDER BY k;
-SELECT length(k), md5(k) = md5((SELECT k FROM ki_long o WHERE o.k = t.k AND o.n > 0)) AS same
-    FROM ki_long t WHERE k > '\x000003e6' ORDER BY k;
-RESET enable_seqscan;
-RESET enable_bitmapscan;
-RESET mixedcc.enable_primary_scan;
-RESET mixedcc.enable_bypass;
-DROP TABLE ki_long;

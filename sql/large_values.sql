@@ -234,3 +234,23 @@ DROP VIEW lv_compared;
 DROP TABLE lv_heap, lv_mixedcc;
 DROP PROCEDURE lv_make, lv_keys;
 DROP FUNCTION lv_noise, lv_json;
+
+-- Keys that are too long for an index tuple: index-only scans, and the planner's look at an end.
+CREATE TABLE lv_long (k bytea PRIMARY KEY, n int) USING mixedcc;
+INSERT INTO lv_long SELECT int4send(i), i FROM generate_series(1, 1000) i;
+ANALYZE lv_long;
+INSERT INTO lv_long SELECT '\xff'::bytea || string_agg(sha512((i + j)::text::bytea), ''::bytea), j
+    FROM generate_series(1, 150) i, generate_series(1, 3) j GROUP BY j;
+SELECT count(*) FROM lv_long WHERE k > '\xfe';
+SET enable_seqscan = off;
+SET enable_bitmapscan = off;
+SET mixedcc.enable_primary_scan = off;
+SET mixedcc.enable_bypass = off;
+EXPLAIN (COSTS OFF) SELECT md5(k), length(k) FROM lv_long WHERE k > '\x000003e7' ORDER BY k;
+SELECT length(k), md5(k) = md5((SELECT k FROM lv_long o WHERE o.k = t.k AND o.n > 0)) AS same
+    FROM lv_long t WHERE k > '\x000003e6' ORDER BY k;
+RESET enable_seqscan;
+RESET enable_bitmapscan;
+RESET mixedcc.enable_primary_scan;
+RESET mixedcc.enable_bypass;
+DROP TABLE lv_long;
