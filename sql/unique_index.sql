@@ -410,5 +410,40 @@ SELECT * FROM un_state('un_m');
 INSERT INTO un_m VALUES (2001, 5, 5, 2001, 2001);
 INSERT INTO un_m VALUES (2001, 5, 2001, 5, 2001);
 INSERT INTO un_m VALUES (2001, 5, 2001, 2001, 5);
+-- What a canceled DROP INDEX CONCURRENTLY leaves: REINDEX brings the index back, and the same command ends it.
+CREATE TABLE un_c (a int PRIMARY KEY, b int NOT NULL UNIQUE) USING mixedcc;
+INSERT INTO un_c VALUES (1, 1);
+UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'un_c_b_key'::regclass;
+ANALYZE un_c;
+INSERT INTO un_c VALUES (2, 1);
+INSERT INTO un_c VALUES (2, 2);
+REINDEX INDEX un_c_b_key;
+SELECT * FROM un_state('un_c');
+INSERT INTO un_c VALUES (3, 2);
+ALTER TABLE un_c DROP CONSTRAINT un_c_b_key;
+CREATE UNIQUE INDEX un_c_b ON un_c (b);
+UPDATE pg_index SET indisvalid = false, indisready = false, indislive = false WHERE indexrelid = 'un_c_b'::regclass;
+ANALYZE un_c;
+SELECT count(*) FROM mixedcc.primary_index('un_c');
+DROP INDEX CONCURRENTLY un_c_b;
+SELECT count(*) FROM mixedcc.primary_index('un_c');
+INSERT INTO un_c VALUES (3, 2);
+SELECT * FROM un_c ORDER BY a;
+DROP TABLE un_c;
+-- More columns than an index in memory can have: nbtree has the entries.
+SELECT format('CREATE TABLE un_h (%s, PRIMARY KEY (%s)) USING mixedcc', string_agg(format('c%s int NOT NULL DEFAULT 0', i), ', '),
+    string_agg('c' || i, ', ')) FROM generate_series(1, 32) i \gexec
+SELECT format('CREATE UNIQUE INDEX un_h_%s ON un_h (%s)', n, string_agg('c' || i, ', '))
+    FROM unnest(ARRAY[30, 31, 32]) n, generate_series(1, n) i GROUP BY n ORDER BY n \gexec
+SELECT * FROM un_state('un_h');
+INSERT INTO un_h VALUES (1), (2);
+INSERT INTO un_h VALUES (3), (2);
+TRUNCATE un_h;
+INSERT INTO un_h SELECT i FROM generate_series(1, 500) i;
+REINDEX TABLE un_h;
+SELECT * FROM un_state('un_h');
+INSERT INTO un_h VALUES (2);
+SELECT c1 FROM un_h WHERE c1 = 2 AND c31 = 0;
+DROP TABLE un_h;
 DROP TABLE un_t, un_w, un_k, un_f, un_like, un_p, un_p1, un_q, un_x, un_y, un_e, un_o, un_n, un_m;
 DROP FUNCTION un_state, un_ways, un_try;

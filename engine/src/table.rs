@@ -271,6 +271,7 @@ impl Table {
     /// As for [`Table::keep_unique`]. The index is that of this number.
     pub unsafe fn restore_unique(&self, e: &Engine, slot: SlotId, nth: usize, old: Option<&'static Primary>) {
         let new = self.unique(nth);
+        self.together.clear(); // As in `replace_unique`.
         self.put(nth, old);
         self.changes.fetch_sub(1, Ordering::SeqCst);
         if let Some(new) = new {

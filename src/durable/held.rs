@@ -260,7 +260,8 @@ fn add_entries(table: &'static Table, inserts: &BTreeMap<u32, OwnKeys>) -> Resul
 
 fn tombstone(e: &Engine, table: &Table, to: u64, keys: &Keys<'_>) -> Result<NonNull<Version>, OutOfMemory> {
     let (flags, len) = keys.tombstone();
-    let version = table.load_pending(e, shmem::my_slot(), 0, len as u32, flags)?;
+    let len = u32::try_from(len).map_err(|_| OutOfMemory)?;
+    let version = table.load_pending(e, shmem::my_slot(), 0, len, flags)?;
     // SAFETY: INV-VERSION: the payload is that large, and the version is not reachable yet.
     unsafe { keys.write(Successor { record: to }, Version::payload(version.as_ptr())) };
     Ok(version)

@@ -5,6 +5,7 @@
 //! operator class's function and the index's collation: its `order` is the OID of the index.
 
 use crate::pg::compat;
+use mixedcc_engine::index::PRIMARY_SPEC_MAX;
 use mixedcc_engine::key::{self, Column, Short, NULL_FIRST, NULL_LAST, VALUE};
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::RefCell;
@@ -465,7 +466,8 @@ impl KeyColumn {
 
 impl Codec {
     /// How the keys are made of the table's columns, in bytes that mean the same in every process
-    /// and after a restart. `None` if a key needs more than the columns' bytes.
+    /// and after a restart. `None` if a key needs more than the columns' bytes, or has more columns
+    /// than a spec has room for: 31 of a PRIMARY KEY, 30 of a unique index.
     pub fn spec(&self) -> Option<Vec<u8>> {
         self.spec_from(vec![SPEC])
     }
@@ -486,7 +488,7 @@ impl Codec {
             spec.extend([*kind, if c.desc { DESC } else { 0 } | if c.nulls_first { NULLS_FIRST } else { 0 }]);
             spec.extend(attnum.to_le_bytes());
         }
-        Some(spec)
+        (spec.len() <= PRIMARY_SPEC_MAX).then_some(spec)
     }
 
     /// Makes keys as a spec says; there is no index to ask. `None`: the spec is not known.

@@ -23,6 +23,8 @@ impl Txn {
     /// it cannot. `partition`: the partition of the row. It decides on the memory node if there are
     /// several.
     pub fn new_version(&mut self, partition: u32, len: usize, flags: u32) -> Result<NonNull<Version>, Error> {
+        // The keys of a tombstone may be longer together than one version can be.
+        let size = u32::try_from(len).map_err(|_| Error::OutOfMemory)?;
         // Each write retires one version at most, published or undone.
         let node = self.e.region.node_of_partition(partition);
         let v = match self.allocate(node, len) {
@@ -30,7 +32,7 @@ impl Txn {
             Err(OutOfMemory) => self.allocate_from_retired(node, len)?,
         };
         // SAFETY: INV-VERSION: fresh memory of that size, which nothing points to yet.
-        unsafe { Version::init(v.as_ptr(), self.tag(), len as u32, flags) };
+        unsafe { Version::init(v.as_ptr(), self.tag(), size, flags) };
         Ok(v)
     }
 

@@ -3,9 +3,10 @@
 use super::build::{build, Built};
 use super::room::{is_made, number_beside, others};
 use super::wanted::{hollow_uniques, of_unique, wanted, wanted_by, wanted_of, with_index, Wanted};
-use crate::pg::compat;
+use crate::pg::{compat, text};
 use crate::state::rel;
 use crate::state::{shmem, xact};
+use mixedcc_engine::index::Primary;
 use mixedcc_engine::record::INDEXES;
 use mixedcc_engine::Table;
 use pgrx::pg_sys::{self, Oid};
@@ -26,14 +27,20 @@ pub unsafe fn sync(rel: pg_sys::Relation) {
         refill(rel);
         let table = rel::info(rel).table;
         let wanted = wanted(rel);
-        if is_in_line(table, &wanted) {
+        let missing: Vec<&Wanted> =
+            wanted.iter().filter(|w| !is_made(table, w) && is_made_now(rel, table, w)).collect();
+        let is_left = |i: &Primary| wanted.iter().all(|w| w.spec != i.spec());
+        if missing.is_empty() && !table.uniques().any(|(_, i)| is_left(i)) {
             return;
         }
         pg_sys::LockRelationOid((*rel).rd_id, pg_sys::AccessExclusiveLock as i32);
-        for w in wanted.iter().filter(|w| !is_made(table, w)) {
-            replace(rel, table, w, &wanted);
+        for w in missing {
+            if replace(rel, table, w, &wanted).duplicate.is_some() {
+                let name = text::read(pg_sys::get_rel_name(w.index));
+                pgrx::error!("mixedcc has found two rows with one key of index \"{}\"", text::shown(&name));
+            }
         }
-        for (nth, _) in table.uniques().filter(|(_, i)| wanted.iter().all(|w| w.spec != i.spec())) {
+        for (nth, _) in table.uniques().filter(|(_, i)| is_left(i)) {
             xact::replace_unique(table, nth, None);
         }
         pg_sys::CacheInvalidateRelcacheByRelid((*rel).rd_id);
@@ -63,8 +70,17 @@ unsafe fn refill(rel: pg_sys::Relation) {
     }
 }
 
-fn is_in_line(table: &Table, wanted: &[Wanted]) -> bool {
-    table.uniques().count() == wanted.len() && wanted.iter().all(|w| is_made(table, w))
+/// Is an index in memory that the table has not got made by this command? One that nbtree answers
+/// as well waits for a command that excludes readers. DROP INDEX of one of four makes none: it must
+/// not need memory.
+unsafe fn is_made_now(rel: pg_sys::Relation, table: &Table, w: &Wanted) -> bool {
+    // SAFETY: `rel` is open and of ours: contract of `sync`. Its index is looked at while it is
+    // open.
+    unsafe {
+        let is_hollow = || w.whole && with_index(w.index, |index| compat::is_hollow(index)) == Some(true);
+        let has_room = table.uniques().count() < INDEXES;
+        has_room && pg_sys::CheckRelationLockedByMe(rel, pg_sys::AccessExclusiveLock as i32, false) || is_hollow()
+    }
 }
 
 /// A hollow index of a table is being built: makes the one in memory, if the table has not got it,

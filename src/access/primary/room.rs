@@ -18,12 +18,16 @@ pub unsafe fn is_to_be_hollow(rel: pg_sys::Relation, index: pg_sys::Relation) ->
     // exist while the table is locked.
     unsafe {
         let is_key = wanted_of(index).is_some_and(|w| w.whole);
-        let may_be = || (*(*index).rd_index).indisvalid && of_unique(rel, index, true).is_some();
-        if !is_key && !may_be() {
+        if !is_key && of_unique(rel, index, true).is_none() {
             return false;
         }
         let (table, oid) = (rel::info(rel).table, (*index).rd_id);
         let has = table.uniques().any(|(_, i)| codec::index_of_spec(i.spec()) == Some(oid));
+        // One that CREATE INDEX CONCURRENTLY builds is not valid. That which DROP INDEX
+        // CONCURRENTLY has left is not, either, and has its entries.
+        if !is_key && !has && !(*(*index).rd_index).indisvalid {
+            return false;
+        }
         let fits = is_key || of_unique(rel, index, has).is_some();
         fits && compat::may_be_hollow(index) && has_number(rel, table, index)
     }

@@ -3,6 +3,7 @@
 
 use crate::keys::codec::{self, Codec};
 use crate::pg::compat;
+use crate::state::rel;
 use mixedcc_engine::record::INDEXES;
 use pgrx::pg_sys::{self, Oid};
 
@@ -191,6 +192,20 @@ pub unsafe fn hollow_uniques(rel: pg_sys::Relation) -> Vec<Oid> {
     };
     // SAFETY: `rel` is open (contract of this function).
     unsafe { indexes_that(rel, is_one) }
+}
+
+/// The same, and those that have an index in memory: one that a canceled DROP INDEX CONCURRENTLY
+/// has left is in no list of indexes.
+///
+/// # Safety
+/// An open relation of ours.
+pub unsafe fn uniques_in_memory(rel: pg_sys::Relation) -> Vec<Oid> {
+    // SAFETY: `rel` is open and of ours (contract of this function).
+    unsafe {
+        let mut all = hollow_uniques(rel);
+        all.extend(rel::info(rel).table.uniques().filter_map(|(_, i)| codec::index_of_spec(i.spec())));
+        all
+    }
 }
 
 /// The relation's indexes of which `f` says so, in the order of their OIDs.

@@ -213,17 +213,20 @@ fn lock_for_unique(oid: Oid, may: impl FnOnce(pg_sys::Relation) -> bool) {
 pub fn drop_index(call: Call) {
     // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at. The
     // objects are lists of names (gram.y).
-    let (tables, ends): (&Vec<Oid>, &Vec<Oid>) = unsafe {
+    let ends: &Vec<Oid> = unsafe {
         let s = &*call.node::<pg_sys::DropStmt>();
         let names = pgrx::PgList::<pg_sys::List>::from_pg(s.objects);
         let all = if our_am().is_some() { names.iter_ptr().collect() } else { Vec::new() };
         let indexes = all.into_iter().filter_map(|name| relid(pg_sys::makeRangeVarFromNameList(name)));
         let of: Vec<(Oid, Oid)> = indexes.filter_map(|index| Some((index, table_of(index)?))).collect();
-        let tables = of.iter().flat_map(|(_, table)| named(*table)).filter(|oid| ours(*oid).is_some()).collect();
-        let is_hollow = |(index, table): &&(Oid, Oid)| s.concurrent && hollow_uniques(*table).contains(index);
-        (hold(tables), hold(of.iter().filter(is_hollow).map(|(_, table)| *table).collect()))
+        let tables: Vec<Oid> =
+            of.iter().flat_map(|(_, table)| named(*table)).filter(|oid| ours(*oid).is_some()).collect();
+        tables.iter().for_each(|oid| alter::load_first(*oid));
+        let is_hollow = |(index, table): &&(Oid, Oid)| {
+            s.concurrent && indexes_of(*table, primary::uniques_in_memory).contains(index)
+        };
+        hold(of.iter().filter(is_hollow).map(|(_, table)| *table).collect())
     };
-    tables.iter().for_each(|oid| alter::load_first(*oid));
     call.run();
     for oid in ends.iter() {
         // SAFETY: any OID can be locked; a table that was dropped meanwhile has no class.
@@ -234,15 +237,15 @@ pub fn drop_index(call: Call) {
     }
 }
 
-/// The unique indexes of a table that are hollow, and no PRIMARY KEY.
-fn hollow_uniques(table: Oid) -> Vec<Oid> {
+/// Some of the indexes of a table, if it is ours.
+fn indexes_of(table: Oid, find: unsafe fn(pg_sys::Relation) -> Vec<Oid>) -> Vec<Oid> {
     // SAFETY: the relation is open while it is asked, and its lock is given back.
     unsafe {
         let rel = pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32);
         if rel.is_null() {
             return Vec::new();
         }
-        let found = if rel::is_ours(rel) { primary::hollow_uniques(rel) } else { Vec::new() };
+        let found = if rel::is_ours(rel) { find(rel) } else { Vec::new() };
         pg_sys::relation_close(rel, pg_sys::AccessShareLock as i32);
         found
     }
@@ -470,7 +473,7 @@ impl Keys {
             }
         });
         // Looked at when no catalog is being read.
-        keys.extend(others.into_iter().flat_map(hollow_uniques));
+        keys.extend(others.into_iter().flat_map(|table| indexes_of(table, primary::hollow_uniques)));
         Keys(keys)
     }
 
