@@ -170,6 +170,13 @@ impl Txn {
         e.slots[slot].kept.store(block, Ordering::SeqCst);
     }
 
+    /// What [`Txn::make_room`] is asked for by a platform with so many changes of definitions. Each
+    /// retires at most two pieces of memory when the transaction has ended, however that ends, and
+    /// whichever process ends it.
+    pub fn room_of_changes(changes: usize) -> u64 {
+        2 * changes as u64 + 2
+    }
+
     /// The prepared transaction of this slot, to be ended by this process; `None`: there is none,
     /// or another process ends it.
     pub fn take_over(e: Engine, slot: SlotId) -> Option<Txn> {
@@ -188,6 +195,7 @@ impl Txn {
             t.guards = Guards::raised(read, std::slice::from_raw_parts(lists.written, k.written));
             t.changes = std::slice::from_raw_parts(lists.changes, k.changes).to_vec();
         }
+        t.writes.promise_again(Self::room_of_changes(t.changes.len()));
         t.kept = Some(block);
         t.stage = Stage::Prepared;
         t.following = s.following.load(Ordering::SeqCst) != 0;

@@ -737,6 +737,11 @@ impl WriteSet {
         room.inspect_err(|_| self.promised = before)
     }
 
+    /// A prepared transaction is taken over: the room that was promised is in its slot's queue.
+    pub fn promise_again(&mut self, n: u64) {
+        self.promised = n;
+    }
+
     /// The transaction has ended: the queue needs room only for what was promised.
     pub fn end_room(&mut self, owner: &Owner) {
         RetireQueue::trim(&owner.e, owner.slot, std::mem::take(&mut self.promised));

@@ -11,7 +11,7 @@ use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::index::Primary;
 use mixedcc_engine::partition::PartitionMap;
 use mixedcc_engine::retire::RetireQueue;
-use mixedcc_engine::{Engine, Table};
+use mixedcc_engine::{Engine, Table, Txn};
 use pgrx::pg_sys;
 use std::ptr::NonNull;
 
@@ -79,8 +79,7 @@ pub fn begin_map(table: &'static Table, new: Making<NonNull<PartitionMap>>) {
 pub fn replace_unique(table: &'static Table, nth: usize, new: Option<Making<&'static Primary>>) {
     prepared::finish_decided();
     let b = backend();
-    let changes = b.pending.len() as u64;
-    ok(txn().make_room(2 * changes + 2).map_err(Into::into));
+    ok(txn().make_room(Txn::room_of_changes(b.pending.len() + 1)).map_err(Into::into));
     b.pending.reserve(1);
     let old = table.replace_unique(nth, new.map(Making::done));
     b.pending.push((depth(), Pending::Unique { table, nth, old }));
@@ -89,8 +88,7 @@ pub fn replace_unique(table: &'static Table, nth: usize, new: Option<Making<&'st
 /// The transaction has locked a table exclusively and is about to make another map for it.
 pub fn before_change() {
     prepared::finish_decided();
-    let maps = backend().pending.len() as u64;
-    ok(txn().make_room(2 * maps + 2).map_err(Into::into));
+    ok(txn().make_room(Txn::room_of_changes(backend().pending.len() + 1)).map_err(Into::into));
 }
 
 /// The permanent tables whose storages the transaction has made, and has not dropped again: their

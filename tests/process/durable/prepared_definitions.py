@@ -283,6 +283,26 @@ def beside(cluster, name, key, work, end):
     session.close()
 
 
+def many(cluster):
+    """Each of a hundred tables gets an index in memory, or loses it, in one transaction."""
+    session = cluster.connect()
+    query(session, "CREATE TABLE many (id int, v int) PARTITION BY RANGE (id)")
+    for n in range(100):
+        query(session, f"CREATE TABLE many_{n} PARTITION OF many FOR VALUES FROM ({n}) TO ({n + 1}) USING mixedcc WITH (mixedcc.partitions = 1)")
+    query(session, "INSERT INTO many SELECT g, 0 FROM generate_series(0, 99) g")
+    add, drop = "ALTER TABLE many ADD PRIMARY KEY (id)", "ALTER TABLE many DROP CONSTRAINT many_pkey"
+    for work, end in ((add, "ROLLBACK"), (add, "COMMIT"), (drop, "ROLLBACK"), (drop, "COMMIT")):
+        name = f"prepared, 100 tables, {work.split()[3]}, {end}"
+        equal(f"{name}: PREPARE", prepare(cluster, work), None)
+        equal(f"{name}: the server goes on", attempt(session, f"{end} PREPARED 'p'"), None)
+        equal(f"{name}: the rows", query(session, "SELECT count(*), sum(id) FROM many WHERE id >= 0"), [(100, 4950)])
+        has = (work == add) == (end == "COMMIT")
+        equal(f"{name}: the key", attempt(session, "INSERT INTO many VALUES (7, 7)"), "23505" if has else None)
+        query(session, "DELETE FROM many WHERE v = 7")
+    query(session, "DROP TABLE many")
+    session.close()
+
+
 def failures(cluster):
     """PREPARE that does not come to its end leaves all as it was."""
     session = cluster.connect()
@@ -326,7 +346,7 @@ def memory(cluster):
     session.close()
 
 
-TESTS = (cases, unlogged, dirty, beside_a_round, failures, beside_the_finish, memory)
+TESTS = (cases, unlogged, dirty, beside_a_round, failures, beside_the_finish, many, memory)
 
 
 def test_definitions():
