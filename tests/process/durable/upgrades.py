@@ -136,6 +136,38 @@ def single_user():
         cluster.remove()
 
 
+def single_user_prepared():
+    """COMMIT PREPARED in a single-user server, of a table that it has loaded, and VACUUM after it."""
+    cluster, connection = make(max_prepared_transactions="5")
+    try:
+        query(connection, "CREATE TABLE kept (id int PRIMARY KEY, v int) USING mixedcc")
+        query(connection, "INSERT INTO kept SELECT g, 0 FROM generate_series(1, 100) g")
+        query(connection, "CHECKPOINT")
+        for name, rows in (("committed", "1 AND 10"), ("undone", "11 AND 20")):
+            query(connection, f"BEGIN; UPDATE kept SET v = 1 WHERE id BETWEEN {rows}; DELETE FROM kept WHERE id = {len(name)} + 90;"
+                              f" INSERT INTO kept VALUES ({len(name)} + 1000, 1)")
+            query(connection, f"PREPARE TRANSACTION '{name}'")
+        connection.close()
+        cluster.crash()
+        status, said = single(cluster, "SELECT count(*) FROM kept", "VACUUM kept", "COMMIT PREPARED 'committed'", "ROLLBACK PREPARED 'undone'",
+                              "VACUUM kept", "VACUUM FREEZE kept", "SELECT count(*) AS kept, sum(v) AS sum FROM kept")
+        equal("single user, prepared: it ends", status, 0)
+        equal("single user, prepared: all succeeds", re.findall("ERROR:.*", said), [])
+        equal("single user, prepared: it reads the rows", re.findall(r'kept = "(\d+)"', said), ["100"])
+        cluster.start()
+        connection = cluster.connect(**SAFE)
+        rows = "SELECT count(*), sum(v), count(*) FILTER (WHERE id BETWEEN 1 AND 10 AND v = 1), min(id) FILTER (WHERE id > 100) FROM kept"
+        equal("single user, prepared: nothing is lost", query(connection, rows), [(100, 11, 10, 1009)])
+        query(connection, "VACUUM kept")
+        connection.close()
+        cluster.control("restart", "-m", "immediate")
+        connection = cluster.connect(**SAFE)
+        equal("single user, prepared: nor after another VACUUM and a crash", query(connection, rows), [(100, 11, 10, 1009)])
+        connection.close()
+    finally:
+        cluster.remove()
+
+
 # --- the commit log ----------------------------------------------------------------
 
 def files_of_clog(cluster):
@@ -206,4 +238,4 @@ def commit_log():
 
 
 if __name__ == "__main__":
-    main(upgrade_by_copy, upgrade_by_link, upgrade_by_swap, single_user, commit_log)
+    main(upgrade_by_copy, upgrade_by_link, upgrade_by_swap, single_user, single_user_prepared, commit_log)

@@ -37,11 +37,14 @@ pub unsafe fn of(rel: pg_sys::Relation) -> (Result<&'static Table, TooLarge>, pg
         let table = rel::info(rel).table;
         if let Some(durable) = table.durable() {
             await_commits(full(oldest));
-            // A single-user server has nothing that a round would image.
             if pg_sys::IsUnderPostmaster {
                 // No session waits for autovacuum: its round is no burst.
                 let urgent = pg_sys::MyBackendType != pg_sys::BackendType::B_AUTOVAC_WORKER;
                 crate::state::rounds::round_of(durable, urgent);
+            } else if durable.is_flagged() {
+                // A single-user server makes no rounds. COMMIT PREPARED has rows here whose outcome
+                // in the files is still that of the commit log.
+                return (Ok(table), (*(*rel).rd_rel).relfrozenxid);
             }
         }
         (Ok(table), oldest)
