@@ -326,3 +326,24 @@ DROP FUNCTION by_json;
 DROP TYPE by_mood;
 DROP DOMAIN by_few;
 DROP FUNCTION by_small;
+-- Deferred additions: a CHECK that calls a user's function is tested in the statement, and what is added is computed once.
+CREATE SCHEMA by_app;
+SET search_path = by_app, public;
+CREATE FUNCTION by_lim() RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT 0';
+CREATE FUNCTION by_ok(int) RETURNS bool IMMUTABLE LANGUAGE sql AS 'SELECT $1 >= by_lim()';
+CREATE TABLE by_acc (id int PRIMARY KEY, b int CHECK (by_app.by_ok(b)), x bigint) USING mixedcc;
+INSERT INTO by_acc VALUES (1, 10, 0);
+CREATE FUNCTION by_take(i int, n int) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = by_app
+    AS 'BEGIN UPDATE by_acc SET b = b - n WHERE id = i; END';
+CREATE SEQUENCE by_draws;
+RESET search_path;
+SET mixedcc.defer_additions = on;
+BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT by_app.by_take(1, 8); COMMIT;
+BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT by_app.by_take(1, 8); COMMIT;
+ALTER TABLE by_app.by_acc DROP CONSTRAINT by_acc_b_check;
+BEGIN ISOLATION LEVEL SERIALIZABLE; UPDATE by_app.by_acc SET x = x + nextval('by_app.by_draws') WHERE id = 1; COMMIT;
+SELECT *, (SELECT last_value FROM by_app.by_draws) FROM by_app.by_acc;
+RESET mixedcc.defer_additions;
+SET client_min_messages = warning;
+DROP SCHEMA by_app CASCADE;
+RESET client_min_messages;

@@ -235,6 +235,15 @@ pub unsafe fn start(a: *mut Aggregates) {
     }
 }
 
+/// The result was given, or will not be: the memory of the states is not needed any more.
+///
+/// # Safety
+/// Prepared aggregates, which no statement runs.
+pub unsafe fn end(a: *mut Aggregates) {
+    // SAFETY: `prepare` has made `a` (contract of this function). `start` makes all states anew.
+    unsafe { raw::MemoryContextReset((*(*a).states).ecxt_per_tuple_memory) };
+}
+
 /// A value in the memory of the states.
 unsafe fn kept(a: *mut Aggregates, one: &Aggregate, d: Datum) -> Datum {
     // SAFETY: `d` is a value of the state's type, of which `one.len` is the length. `prepare` has

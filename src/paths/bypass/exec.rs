@@ -1,5 +1,6 @@
 //! States of executions: what stands in for the executor's state.
 
+use super::agg;
 use super::cache;
 use super::indexes;
 use super::program::Program;
@@ -275,6 +276,9 @@ unsafe fn give_back(x: *mut Exec) {
             indexes::unpin((*p).indexes);
             (*p).running = std::ptr::null_mut();
             (*p).broken = true;
+            if !(*p).aggregates.is_null() {
+                agg::end((*p).aggregates);
+            }
         }
         (*(*x).tree).instrument = std::ptr::null_mut(); // of the statement's memory
         let e = &mut (*x).estate;

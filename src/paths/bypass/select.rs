@@ -39,6 +39,7 @@ pub unsafe fn run(p: *mut Program, x: *mut Exec, rel: pg_sys::Relation, dest: *m
             raw::MemoryContextReset((*c).ecxt_per_tuple_memory);
             agg::results((*p).aggregates, c);
             give(x, expr::project((*p).out), dest);
+            agg::end((*p).aggregates);
         }
     }
 }

@@ -82,10 +82,17 @@ unsafe fn additions(p: *mut Program, table: pg_sys::Relation, shape: &Shape) {
     unsafe {
         let constr = (*(*table).rd_att).constr;
         let n = if constr.is_null() { 0 } else { (*constr).num_check as usize };
-        // A condition that depends on settings may have another answer at the end.
+        // A condition that depends on settings may have another answer at the end. So may one that
+        // calls a user's function, of which the end would take the body in anew: with the
+        // search_path and the rights of then. (`new_row` has looked at what the planner made of
+        // it.)
         let mut checks = (0..n).map(|i| pg_sys::stringToNode((*(*constr).check.add(i)).ccbin));
-        let varies = checks.any(|c| pg_sys::contain_mutable_functions(c.cast()));
-        let plain = (*p).range.is_null() && (*p).rest.is_null();
+        let varies = checks.any(|c| {
+            pg_sys::contain_mutable_functions(c.cast()) || plan::check(c.cast(), 1, std::ptr::null_mut()).is_err()
+        });
+        // What is added is computed at the statement, and again if that cannot be deferred.
+        let is_volatile = pg_sys::contain_volatile_functions(shape.list.cast());
+        let plain = (*p).range.is_null() && (*p).rest.is_null() && !is_volatile;
         if !plain || varies || !deferred::shape::is_addition(shape.list, shape.columns) {
             return;
         }
