@@ -169,19 +169,19 @@ def test_table_too_large():
 def test_table_of_keys():
     """A table with four keys in memory does not fit. With one of them it does, although its files
     are the same."""
-    query(Servers.primary, "CREATE TABLE keyed (id int PRIMARY KEY, a int NOT NULL UNIQUE, b int NOT NULL UNIQUE, c int NOT NULL UNIQUE) USING mixedcc")
-    query(Servers.primary, f"INSERT INTO keyed SELECT i, i, i, i FROM generate_series(1, {KEYED}) i")
+    query(Servers.primary, "CREATE TABLE four_keys (id int PRIMARY KEY, a int NOT NULL UNIQUE, b int NOT NULL UNIQUE, c int NOT NULL UNIQUE) USING mixedcc")
+    query(Servers.primary, f"INSERT INTO four_keys SELECT i, i, i, i FROM generate_series(1, {KEYED}) i")
     query(Servers.primary, "CHECKPOINT")
     one = Servers.standby.connect()
-    must_come(lambda: code_of(one, "SELECT 1 FROM keyed LIMIT 1") not in ("42P01", None), 60)
+    must_come(lambda: code_of(one, "SELECT 1 FROM four_keys LIMIT 1") not in ("42P01", None), 60)
     before = used()
-    equal("standby memory: a table with many keys is refused", code_of(one, "SELECT 1 FROM keyed LIMIT 1"), "53200")
+    equal("standby memory: a table with many keys is refused", code_of(one, "SELECT 1 FROM four_keys LIMIT 1"), "53200")
     check("standby memory: its load takes no memory, either", used() < before + 8 * MB, (before, used()))
-    query(Servers.primary, "ALTER TABLE keyed " + ", ".join(f"DROP CONSTRAINT keyed_{column}_key" for column in "abc"))
-    must_come(lambda: code_of(one, "SELECT 1 FROM keyed LIMIT 1") is None, 60)
-    equal("standby memory: it is there when it has one key", query(one, "SELECT count(*), sum(c) FROM keyed"),
+    query(Servers.primary, "ALTER TABLE four_keys " + ", ".join(f"DROP CONSTRAINT four_keys_{column}_key" for column in "abc"))
+    must_come(lambda: code_of(one, "SELECT 1 FROM four_keys LIMIT 1") is None, 60)
+    equal("standby memory: it is there when it has one key", query(one, "SELECT count(*), sum(c) FROM four_keys"),
           [(KEYED, KEYED * (KEYED + 1) // 2)])
-    query(Servers.primary, "DROP TABLE keyed")
+    query(Servers.primary, "DROP TABLE four_keys")
     one.close()
 
 
