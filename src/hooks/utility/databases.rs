@@ -12,9 +12,10 @@
 //! database, of which it is the only one: it knows where they are.
 
 use super::maintain::must_be_alone;
-use super::{database, elements, flag, Call};
+use super::{database, elements, flag, Call, Element};
 use crate::pg::compat;
 use crate::pg::errors::refuse;
+use crate::pg::text;
 use crate::state::shmem::{self, Absence};
 use crate::state::{loads, rounds, xact};
 use pgrx::pg_sys::panic::ErrorReport;
@@ -26,16 +27,19 @@ pub fn create(call: Call) {
     // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::CreatedbStmt>() };
     must_be_alone(&call, c"CREATE DATABASE");
-    let named = elements(s.options).into_iter().find(|e| e.name == "template").and_then(|e| e.value);
-    let template = named.unwrap_or_else(|| "template1".into());
+    let options = elements(s.options);
+    let given = |name: &str| options.iter().find(|e| e.name == name).and_then(|e| e.value.clone());
+    let template = given("template").unwrap_or_else(|| "template1".into());
     if compat::may_create_databases(user()) {
         // The command itself says that it does not exist, or may not be copied.
         let may_copy = |db: &u32| compat::owns_database(Oid::from(*db), user()) || compat::is_template(Oid::from(*db));
         if let Some(db) = lock(&template, Command::Create.lock()).filter(may_copy) {
+            given("tablespace").as_deref().map(tablespace);
+            refuse_name(&super::text(s.dbname).unwrap_or_default());
             close(db, &template, Command::Create);
         }
     }
-    drop(template);
+    drop((options, template));
     call.run();
 }
 
@@ -48,7 +52,12 @@ pub fn remove(call: Call) {
     // one that the command drops. (If the name means none yet, and another session gives it to one
     // before the command looks, the command drops that one. Its tables stay in memory then.)
     must_be_alone(&call, c"DROP DATABASE");
-    let closed = close_own(&name, Command::Drop { force: flag(s.options, "force") });
+    let command = Command::Drop { force: flag(s.options, "force") };
+    let closed = lock_own(&name, command);
+    if let Some(db) = closed {
+        refuse_drop(db, &name);
+        close(db, &name, command);
+    }
     drop(name);
     call.run();
     let Some(db) = closed else { return };
@@ -62,13 +71,21 @@ pub fn remove(call: Call) {
 pub fn alter(call: Call) {
     // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::AlterDatabaseStmt>() };
-    let moves = elements(s.options).iter().any(|d| d.name == "tablespace");
+    let options = elements(s.options);
     let name = super::text(s.dbname).unwrap_or_default();
-    if moves {
-        must_be_alone(&call, c"ALTER DATABASE SET TABLESPACE");
-        close_own(&name, Command::Move);
+    // Beside others the command refuses this option.
+    if let [Element { name: option, value: Some(to), .. }] = &options[..] {
+        if option == "tablespace" {
+            must_be_alone(&call, c"ALTER DATABASE SET TABLESPACE");
+            if let Some(db) = lock_own(&name, Command::Move) {
+                if compat::tablespace_of(Oid::from(db)) == Some(tablespace(to)) {
+                    return; // as the command does, also of a database that is in use
+                }
+                close(db, &name, Command::Move);
+            }
+        }
     }
-    drop(name);
+    drop((options, name));
     call.run();
 }
 
@@ -114,17 +131,73 @@ impl Command {
     }
 }
 
-/// Closes a database of this user, and of no session of ours. Returns which one that is; `None`:
-/// the command itself says why it cannot be.
-fn close_own(name: &str, command: Command) -> Option<u32> {
-    let is_own = |db: u32| is_other(db) && compat::owns_database(Oid::from(db), user());
-    database(name).filter(|db| is_own(*db))?;
-    let db = lock(name, command.lock()).filter(|db| is_own(*db))?;
-    close(db, name, command);
-    Some(db)
+/// An ERROR, as one of a command that this module asks first.
+fn error(code: PgSqlErrorCode, message: String, detail: String) {
+    let report = ErrorReport::new(code, text::shown(&message), "mixedcc");
+    (if detail.is_empty() { report } else { report.set_detail(detail) }).report(PgLogLevel::ERROR)
 }
 
-/// Closes a database, which is locked, to the end of the transaction (INV-CLOSED).
+/// The tablespace of a name, where this user may put a database; else an ERROR.
+fn tablespace(name: &str) -> Oid {
+    let name = text::write(name);
+    // SAFETY: `name` is a C string. The ERROR of a name that no tablespace has, or of a lack of
+    // rights, unwinds.
+    unsafe {
+        let oid = pg_sys::get_tablespace_oid(name.as_ptr(), false);
+        let rights = compat::tablespace_rights(oid, user());
+        if rights != pg_sys::AclResult::ACLCHECK_OK {
+            pg_sys::aclcheck_error(rights, pg_sys::ObjectType::OBJECT_TABLESPACE, name.as_ptr());
+        }
+        if oid == Oid::from(pg_sys::GLOBALTABLESPACE_OID) {
+            let message = "pg_global cannot be used as default tablespace".into();
+            error(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, message, String::new());
+        }
+        oid
+    }
+}
+
+/// CREATE DATABASE of a name that is taken.
+fn refuse_name(name: &str) {
+    if database(name).is_some() {
+        let message = format!("database \"{name}\" already exists");
+        error(PgSqlErrorCode::ERRCODE_DUPLICATE_DATABASE, message, String::new());
+    }
+}
+
+/// DROP DATABASE of a database, which is locked, that may not be dropped, connected to or not.
+fn refuse_drop(db: u32, name: &str) {
+    let db = Oid::from(db);
+    if compat::is_template(db) {
+        let message = "cannot drop a template database".into();
+        error(PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE, message, String::new());
+    }
+    let in_use = |of: &str, detail: String| {
+        error(PgSqlErrorCode::ERRCODE_OBJECT_IN_USE, format!("database \"{name}\" is {of}"), detail);
+    };
+    match compat::active_slots(db) {
+        0 => {}
+        1 => in_use("used by an active logical replication slot", "There is 1 active slot.".into()),
+        n => in_use("used by an active logical replication slot", format!("There are {n} active slots.")),
+    }
+    match compat::subscriptions(db) {
+        0 => {}
+        1 => in_use("being used by logical replication subscription", "There is 1 subscription.".into()),
+        n => in_use("being used by logical replication subscription", format!("There are {n} subscriptions.")),
+    }
+}
+
+/// Locks a database of this user that is not this session's; `None`: the command itself says why
+/// it refuses it.
+fn lock_own(name: &str, command: Command) -> Option<u32> {
+    let is_own = |db: u32| is_other(db) && compat::owns_database(Oid::from(db), user());
+    database(name).filter(|db| is_own(*db))?;
+    lock(name, command.lock()).filter(|db| is_own(*db))
+}
+
+/// Closes a database, which is locked, to the end of the transaction (INV-CLOSED). What the command
+/// refuses before it looks for sessions was refused before: here sessions end, and tables leave the
+/// memory. (It is not left to the command, for which it may be right by then. It would go on, and
+/// the database would not be closed.)
 fn close(db: u32, name: &str, command: Command) {
     loads::leave(db);
     let (mut sessions, mut prepared) = (0, 0);
@@ -137,9 +210,7 @@ fn close(db: u32, name: &str, command: Command) {
         pg_sys::CountOtherDBBackends(Oid::from(db), &mut sessions, &mut prepared)
     };
     if busy {
-        ErrorReport::new(PgSqlErrorCode::ERRCODE_OBJECT_IN_USE, command.busy(name), "mixedcc")
-            .set_detail(users(sessions, prepared))
-            .report(PgLogLevel::ERROR);
+        error(PgSqlErrorCode::ERRCODE_OBJECT_IN_USE, command.busy(name), users(sessions, prepared));
     }
     // No session is left that could make one.
     if matches!(command, Command::Move) && shmem::storages(db).into_iter().any(|key| !is_permanent(key)) {

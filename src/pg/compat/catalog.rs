@@ -262,18 +262,64 @@ pub fn owns_database(oid: Oid, role: Oid) -> bool {
     owns(pg_sys::DatabaseRelationId, oid, role)
 }
 
-/// Is a database, if it is there, one that all who may create databases may copy?
-pub fn is_template(oid: Oid) -> bool {
+mod raw {
+    extern "C-unwind" {
+        pub fn CountDBSubscriptions(database: pgrx::pg_sys::Oid) -> core::ffi::c_int;
+    }
+}
+
+/// What pg_database says of a database, if it is there.
+fn of_database<T>(oid: Oid, f: impl FnOnce(&pg_sys::FormData_pg_database) -> T) -> Option<T> {
     // SAFETY: catalog look-up: any OID is answered, by a row or null. The row is released after its
     // last use.
     unsafe {
         let row = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::DATABASEOID as i32, oid.into());
         if row.is_null() {
-            return false;
+            return None;
         }
-        let is_template = (*pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_database>()).datistemplate;
+        let found = f(&*pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_database>());
         pg_sys::ReleaseSysCache(row);
-        is_template
+        Some(found)
+    }
+}
+
+/// Is a database, if it is there, one that all who may create databases may copy?
+pub fn is_template(oid: Oid) -> bool {
+    of_database(oid, |form| form.datistemplate).unwrap_or(false)
+}
+
+/// The tablespace of a database, if it is there.
+pub fn tablespace_of(oid: Oid) -> Option<Oid> {
+    of_database(oid, |form| form.dattablespace)
+}
+
+/// How many logical replication slots of a database have a user.
+pub fn active_slots(oid: Oid) -> i32 {
+    let (mut slots, mut active) = (0, 0);
+    // SAFETY: any OID is answered; the numbers are of this frame.
+    unsafe { pg_sys::ReplicationSlotsCountDBSlots(oid, &mut slots, &mut active) };
+    active
+}
+
+/// How many subscriptions a database has.
+pub fn subscriptions(oid: Oid) -> i32 {
+    // SAFETY: any OID is answered. An ERROR of the read of the catalog unwinds.
+    unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| raw::CountDBSubscriptions(oid)) }
+}
+
+/// May a role put something into a tablespace, which exists?
+pub fn tablespace_rights(oid: Oid, role: Oid) -> pg_sys::AclResult::Type {
+    let mode = pg_sys::ACL_CREATE as pg_sys::AclMode;
+    // SAFETY: catalog look-up of a tablespace that exists (documentation of this function). For
+    // another OID PostgreSQL raises an ERROR, which unwinds.
+    #[cfg(feature = "pg15")]
+    unsafe {
+        pg_sys::pg_tablespace_aclcheck(oid, role, mode)
+    }
+    // SAFETY: as above.
+    #[cfg(not(feature = "pg15"))]
+    unsafe {
+        pg_sys::object_aclcheck(pg_sys::TableSpaceRelationId, oid, role, mode)
     }
 }
 

@@ -155,6 +155,93 @@ def test_own_template():
     boss.close()
 
 
+def refusal(connection, sql):
+    """Code and first line of a command's error."""
+    try:
+        query(connection, sql)
+    except psycopg2.Error as error:
+        return error.pgcode, str(error).splitlines()[0]
+    return "none"
+
+
+def test_refused():
+    """What PostgreSQL refuses before it looks for sessions ends none, and leaves tables in
+    memory."""
+    boss = connect("postgres")
+    query(boss, "ALTER SYSTEM SET wal_level = logical")
+    boss.close()
+    server("restart")
+    boss = connect("postgres")
+    query(boss, "SET allow_in_place_tablespaces = on")
+    query(boss, "CREATE TABLESPACE space2 LOCATION ''")
+    query(boss, "CREATE ROLE mover CREATEDB; GRANT mover TO current_user")
+    make_database(COPY).close()
+    query(boss, f"ALTER DATABASE {COPY} OWNER TO mover")
+    user = connect(COPY, options=SAFE)
+    query(user, f"CREATE TABLE r (id int PRIMARY KEY) USING {METHOD}; INSERT INTO r VALUES (1)")
+    query(user, f"CREATE UNLOGGED TABLE u (id int PRIMARY KEY) USING {METHOD}; INSERT INTO u VALUES (1)")
+    drop, move = f"DROP DATABASE {COPY} WITH (FORCE)", f"ALTER DATABASE {COPY} SET TABLESPACE"
+    subscribe = "CREATE SUBSCRIPTION s CONNECTION 'dbname=none' PUBLICATION p WITH (connect = false)"
+    unsubscribe = "ALTER SUBSCRIPTION s SET (slot_name = NONE); DROP SUBSCRIPTION s"
+    # A temporary slot is active as long as its session is there.
+    slot = "SELECT pg_create_logical_replication_slot('active', 'pgoutput', true)"
+    no_slot = "SELECT pg_drop_replication_slot('active')"
+    nothing = "SELECT 1"
+    cases = (
+        ("a move to where there is no tablespace", nothing, f"{move} missing", nothing, ("42704", 'tablespace "missing" does not exist')),
+        ("a move to pg_global", nothing, f"{move} pg_global", nothing,
+         ("42501", "permission denied for tablespace pg_global")),
+        ("a move without the right", nothing, f"{move} space2", nothing, ("42501", "permission denied for tablespace space2")),
+        ("a move to where it is", nothing, f"{move} pg_default", nothing, "none"),
+        ("a copy whose name is taken", nothing, f"CREATE DATABASE {DATABASE} TEMPLATE {COPY}", nothing,
+         ("42P04", f'database "{DATABASE}" already exists')),
+        ("a copy to where there is no tablespace", nothing, f"CREATE DATABASE other TEMPLATE {COPY} TABLESPACE missing", nothing,
+         ("42704", 'tablespace "missing" does not exist')),
+        ("a copy without the right", nothing, f"CREATE DATABASE other TEMPLATE {COPY} TABLESPACE space2", nothing,
+         ("42501", "permission denied for tablespace space2")),
+        ("DROP of a template", f"ALTER DATABASE {COPY} IS_TEMPLATE true", drop, f"ALTER DATABASE {COPY} IS_TEMPLATE false",
+         ("42809", "cannot drop a template database")),
+        ("DROP with a subscription", subscribe, drop, unsubscribe,
+         ("55006", f'database "{COPY}" is being used by logical replication subscription')),
+        ("DROP with an active slot", slot, drop, no_slot,
+         ("55006", f'database "{COPY}" is used by an active logical replication slot')),
+    )
+    try:
+        for what, before, sql, after, wanted in cases:
+            for prepare in before.split("; "):
+                query(user, prepare)
+            if wanted != "none" and not sql.startswith("DROP"):
+                query(boss, "SET ROLE mover")
+            equal(f"definitions: {what}", refusal(boss, sql), wanted)
+            query(boss, "RESET ROLE")
+            equal(f"definitions: {what} ends no session", error_of(user, "SELECT count(*) FROM r, u"), "none")
+            if user.closed:
+                user = connect(COPY, options=SAFE)
+            for undo in after.split("; "):
+                query(user, undo)
+        # No session is connected that would keep the tables in memory.
+        user.close()
+        must_come(lambda: value(boss, "SELECT count(*) FROM pg_stat_activity WHERE datname = %s", (COPY,)) == 0)
+        for sql in (f"{move} missing", f"CREATE DATABASE {DATABASE} TEMPLATE {COPY}"):
+            refusal(boss, sql)
+        query(boss, f"ALTER DATABASE {COPY} IS_TEMPLATE true")
+        refusal(boss, f"DROP DATABASE {COPY}")
+        query(boss, f"ALTER DATABASE {COPY} IS_TEMPLATE false")
+        user = connect(COPY, options=SAFE)
+        if OURS:
+            equal("definitions: the table has stayed in memory", value(user, "SELECT mixedcc.load('r')"), False)
+        user.close()
+    finally:
+        query(boss, "RESET ROLE")
+        query(boss, "UPDATE pg_database SET datistemplate = false WHERE datname = %s", (COPY,))
+        query(boss, f"DROP DATABASE IF EXISTS {COPY} WITH (FORCE)")
+        query(boss, "DROP ROLE mover")
+        query(boss, "DROP TABLESPACE space2")
+        query(boss, "ALTER SYSTEM RESET wal_level")
+        boss.close()
+        server("restart")
+
+
 def place(connection, table):
     return value(connection, f"SELECT coalesce(spcname, 'pg_default') FROM pg_class c LEFT JOIN pg_tablespace s ON s.oid = c.reltablespace WHERE c.oid = '{table}'::regclass")
 
@@ -352,4 +439,4 @@ def test_ages():
 
 
 if __name__ == "__main__":
-    main(test_persistence, test_truncate_and_drop, test_databases, test_own_template, test_tablespaces, test_move_of_a_database, test_sizes, test_dump, test_ages)
+    main(test_persistence, test_truncate_and_drop, test_databases, test_own_template, test_refused, test_tablespaces, test_move_of_a_database, test_sizes, test_dump, test_ages)
