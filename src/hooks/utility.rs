@@ -569,7 +569,7 @@ fn security_label(call: Call) {
 
 /// The database of a name.
 fn database(name: &str) -> Option<u32> {
-    let name = std::ffi::CString::new(name).ok()?;
+    let name = pg::text::write(name);
     // SAFETY: catalog look-up: any name is answered, as it may be missing.
     let oid = unsafe { pg_sys::get_database_oid(name.as_ptr(), true) };
     (oid != pg_sys::InvalidOid).then_some(oid.to_u32())

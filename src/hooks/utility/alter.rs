@@ -316,7 +316,7 @@ pub(super) fn load_first(oid: Oid) {
 
 /// The OID of an access method. `None`: there is none of this name, as the command will say.
 fn method_of(name: &str) -> Option<Oid> {
-    let name = std::ffi::CString::new(name).ok()?;
+    let name = crate::pg::text::write(name);
     // SAFETY: catalog look-up: any name is answered, as it may be missing.
     let oid = unsafe { pg_sys::get_am_oid(name.as_ptr(), true) };
     (oid != pg_sys::InvalidOid).then_some(oid)

@@ -3,9 +3,9 @@
 native access, keys and what is shown of them. LATIN1, SQL_ASCII, EUC_JP, and UTF8 with the same
 statements."""
 
-from lib.common import connect, drop_database, equal, main, query, value
+from lib.common import connect, drop_database, equal, main, query, value, wait_until
 
-DATABASE = "mixedcc_encodings"
+DATABASE, OTHER = "mixedcc_encodings", "mixedcc_encodings_2"
 # Names in characters that each encoding has: LATIN1's, and Japanese ones. In SQL_ASCII they are the
 # bytes of UTF8.
 LATIN = ("tä", "kä", "vö", "Ñame")
@@ -24,6 +24,21 @@ def make(encoding, client):
     # With UTF8 the server converts; in SQL_ASCII it takes the bytes.
     connection.set_client_encoding(client)
     return connection
+
+
+def drop_other(connection, case, name):
+    """DROP DATABASE takes the tables of a database of such a name out of memory."""
+    query(connection, f"CREATE DATABASE {OTHER} TEMPLATE template0")
+    other = connect(OTHER)
+    query(other, "CREATE EXTENSION mixedcc; CREATE UNLOGGED TABLE t (id int PRIMARY KEY) USING mixedcc")
+    query(other, "INSERT INTO t SELECT generate_series(1, 20000)")
+    other.close()
+    query(connection, f'ALTER DATABASE {OTHER} RENAME TO "{name}"')
+    live = "SELECT live_bytes FROM mixedcc.memory"
+    before = value(connection, live)
+    query(connection, f'DROP DATABASE "{name}"')
+    freed = wait_until(lambda: before - value(connection, live) > 1 << 19, 5)
+    equal(f"{case} DROP DATABASE", freed, True)
 
 
 def run(encoding, names, client):
@@ -69,6 +84,7 @@ def run(encoding, names, client):
         except Exception as e:
             equal(f"{case} error", getattr(e, "pgcode", None) in ("42703", "42P02"), True)
     query(c, f"""SELECT mixedcc.unannotate('"{name}"(text)'); DROP TABLE "{t}" """)
+    drop_other(c, case, t)
     c.close()
 
 
