@@ -405,6 +405,7 @@ struct Class {
     tablespace: Oid,
     filenode: Oid,
     schema: Oid,
+    is_shared: bool,
 }
 
 impl Class {
@@ -433,6 +434,7 @@ fn class(oid: Oid) -> Option<Class> {
             tablespace: f.reltablespace,
             filenode: f.relfilenode,
             schema: f.relnamespace,
+            is_shared: f.relisshared,
         };
         pg_sys::ReleaseSysCache(tup);
         Some(c)

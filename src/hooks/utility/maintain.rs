@@ -618,11 +618,12 @@ pub fn vacuum(call: Call) {
     if !s.is_vacuumcmd || our_am().is_none() || !flag(s.options, "full") || contradicts_full(s.options) {
         return call.run();
     }
-    let (mine, full) = if s.rels.is_null() { split_all() } else { split(s.rels) };
+    let Split { mine, full, denied } = if s.rels.is_null() { split_all() } else { split(s.rels) };
     if mine.is_empty() {
         return call.run();
     }
     must_be_alone(&call, c"VACUUM");
+    denied.into_iter().for_each(compat::tell_not_vacuumed);
     let oids: Vec<Oid> = mine.iter().map(|m| m.0).collect();
     warn("VACUUM FULL", &oids, "running VACUUM", "VACUUM gives the memory of deleted rows back.");
     let call = call.writable();
@@ -674,8 +675,29 @@ fn without(list: *mut pg_sys::List, name: &str) -> *mut pg_sys::List {
     }
 }
 
-/// Relations to be vacuumed: ours, with their OIDs, and others.
-type Split = (Vec<(Oid, *mut pg_sys::VacuumRelation)>, Vec<*mut pg_sys::VacuumRelation>);
+/// Relations to be vacuumed.
+#[derive(Default)]
+struct Split {
+    /// Ours, with their OIDs.
+    mine: Vec<(Oid, *mut pg_sys::VacuumRelation)>,
+    /// Others.
+    full: Vec<*mut pg_sys::VacuumRelation>,
+    /// Those that the user may not vacuum. They are left out here, as PostgreSQL leaves them out of
+    /// its list of all tables. It would lock each table that it is given before it looks at rights.
+    denied: Vec<Oid>,
+}
+
+impl Split {
+    /// Adds a table that the command does not name itself.
+    fn add(&mut self, oid: Oid, columns: *mut pg_sys::List) {
+        let Some(c) = class(oid) else { return };
+        match () {
+            () if !compat::may_vacuum(oid, c.is_shared, user()) => self.denied.push(oid),
+            () if ours(oid).is_some() => self.mine.push((oid, vacuum_relation(oid, columns))),
+            () => self.full.push(vacuum_relation(oid, columns)),
+        }
+    }
+}
 
 fn vacuum_relation(oid: Oid, columns: *mut pg_sys::List) -> *mut pg_sys::VacuumRelation {
     // SAFETY: a new node in the current context; `columns` is null or a list of the statement.
@@ -683,14 +705,14 @@ fn vacuum_relation(oid: Oid, columns: *mut pg_sys::List) -> *mut pg_sys::VacuumR
 }
 
 fn split_all() -> Split {
-    let all = tables(None);
-    let node = |oid| vacuum_relation(oid, std::ptr::null_mut());
-    (all.ours.into_iter().map(|o| (o, node(o))).collect(), all.others.iter().map(|t| node(t.oid)).collect())
+    let (all, mut out) = (tables(None), Split::default());
+    all.ours.into_iter().chain(all.others.iter().map(|t| t.oid)).for_each(|oid| out.add(oid, std::ptr::null_mut()));
+    out
 }
 
 /// Partitions of named tables are named one by one where some of them are ours.
 fn split(rels: *mut pg_sys::List) -> Split {
-    let (mut mine, mut others) = (Vec::new(), Vec::new());
+    let mut out = Split::default();
     // SAFETY: `rels` is a list of `VacuumRelation`s, of a VACUUM statement (parsenodes.h).
     for r in unsafe { pgrx::PgList::<pg_sys::VacuumRelation>::from_pg(rels) }.iter_ptr() {
         // SAFETY: `r` is an element of the list, a `VacuumRelation`.
@@ -699,20 +721,14 @@ fn split(rels: *mut pg_sys::List) -> Split {
         // SAFETY: `rv` is the range variable whose relation was found, so it is not null.
         let members = found.map_or_else(Vec::new, |oid| vacuumed(oid, unsafe { (*rv).inh }));
         match members[..] {
-            [oid] if ours(oid).is_some() => mine.push((oid, r)),
+            [oid] if ours(oid).is_some() => out.mine.push((oid, r)),
             _ if members.iter().any(|member| ours(*member).is_some()) => {
-                for member in members {
-                    let node = vacuum_relation(member, columns);
-                    match ours(member) {
-                        Some(_) => mine.push((member, node)),
-                        None => others.push(node),
-                    }
-                }
+                members.into_iter().for_each(|member| out.add(member, columns));
             }
-            _ => others.push(r),
+            _ => out.full.push(r),
         }
     }
-    (mine, others)
+    out
 }
 
 /// What VACUUM does that names this table. `inherits`: not ONLY.

@@ -233,6 +233,12 @@ pub fn may_maintain_all(schema: Option<Oid>, role: Oid) -> bool {
     exists && (owns_schema_or_database(schema, role) || maintains(role))
 }
 
+/// May a role vacuum a table, which exists? The database's owner may vacuum all tables but those
+/// that all databases share (`is_shared`).
+pub fn may_vacuum(table: Oid, is_shared: bool, role: Oid) -> bool {
+    (!is_shared && owns_schema_or_database(None, role)) || may_maintain(table, role)
+}
+
 /// Has a role the rights of pg_maintain?
 fn maintains(role: Oid) -> bool {
     #[cfg(any(feature = "pg15", feature = "pg16"))]

@@ -244,6 +244,23 @@ pub unsafe fn with_reindex_events(s: *mut pg_sys::ReindexStmt, f: impl FnOnce())
 /// Does CLUSTER of all tables tell of those that its user may not cluster?
 pub const CLUSTER_TELLS: bool = cfg!(not(any(feature = "pg15", feature = "pg16")));
 
+/// Says that VACUUM passes over a table that its user may not vacuum.
+pub fn tell_not_vacuumed(table: pg_sys::Oid) {
+    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+    use pg_sys::vacuum_is_permitted_for_relation as may_vacuum;
+    #[cfg(any(feature = "pg15", feature = "pg16"))]
+    use pg_sys::vacuum_is_relation_owner as may_vacuum;
+    // SAFETY: catalog look-up: any OID is answered, by a row or null. The row is released after its
+    // last use, or by an ERROR's clean-up.
+    unsafe {
+        let row = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::RELOID as i32, table.into());
+        if !row.is_null() {
+            may_vacuum(table, pg_sys::GETSTRUCT(row).cast(), pg_sys::VACOPT_VACUUM);
+            pg_sys::ReleaseSysCache(row);
+        }
+    }
+}
+
 /// Runs VACUUM, which commits and goes on in other transactions.
 ///
 /// # Safety

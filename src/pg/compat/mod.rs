@@ -76,8 +76,8 @@ pub use callbacks::{
 pub use catalog::{
     active_slots, attribute, cached_offset, column_rights, has_virtual_columns, identity_columns, indexed_columns,
     is_enforced, is_never_null, is_template, key_columns, may_break_not_null, may_call, may_create_databases,
-    may_maintain, may_maintain_all, owns_database, owns_function, owns_relation, primary_key_index, relation_rights,
-    subscriptions, tablespace_of, tablespace_rights,
+    may_maintain, may_maintain_all, may_vacuum, owns_database, owns_function, owns_relation, primary_key_index,
+    relation_rights, subscriptions, tablespace_of, tablespace_rights,
 };
 pub use decoding::{Decoding, Kind};
 pub use executor::{
@@ -87,8 +87,9 @@ pub use executor::{
 pub use maintenance::{
     cluster, count_dead, count_fetched, count_fetched_rows, count_index_scan, count_returned_row,
     count_returned_rows_of, count_scan, count_update, counts_rows_at_once, index_vacuum_info, is_verbose,
-    ready_to_count, rebuild_index, reindex, report_vacuum, update_statistics, update_table_statistics, vacuum,
-    with_reindex_events, Size, CLUSTER_TELLS, PROGRESS_OF_DEAD_ROWS, PROGRESS_OF_INDEXES, VACUUM_DESCENDS,
+    ready_to_count, rebuild_index, reindex, report_vacuum, tell_not_vacuumed, update_statistics,
+    update_table_statistics, vacuum, with_reindex_events, Size, CLUSTER_TELLS, PROGRESS_OF_DEAD_ROWS,
+    PROGRESS_OF_INDEXES, VACUUM_DESCENDS,
 };
 pub use nbtree::{is_hollow, is_hollow_storage, may_be_hollow, poison, write_hollow_init, write_hollow_mark};
 pub use nodes::{array_length, is_c_collation, is_of_row, mutated, relation_name, walk_children};
