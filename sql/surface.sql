@@ -85,6 +85,19 @@ SELECT t, mode, pg_prewarm(t, mode) >= 0 AS done
 SELECT pg_prewarm('su_t') = pg_relation_size('su_t') / current_setting('block_size')::int AS whole;
 SELECT pg_prewarm('su_t', 'buffer', 'main', 0, 0);
 SELECT count(*) FROM su_t;
+-- By another name it is the same function, and another function of its name is not.
+ALTER FUNCTION pg_prewarm RENAME TO su_warm;
+SELECT su_warm('su_t') = pg_relation_size('su_t') / current_setting('block_size')::int AS whole;
+CREATE UNLOGGED TABLE su_brin (id int, v int) USING mixedcc;
+INSERT INTO su_brin SELECT i, i FROM generate_series(1, 10000) i;
+CREATE INDEX ON su_brin USING brin (id) WITH (pages_per_range = 1);
+CREATE FUNCTION pg_prewarm() RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN
+    RETURN (SELECT count(*) FROM su_brin WHERE id BETWEEN 5001 AND 6000);
+END $$;
+SET enable_seqscan = off;
+SELECT pg_prewarm();
+RESET enable_seqscan;
+DROP FUNCTION pg_prewarm;
 DROP EXTENSION pg_prewarm;
-DROP TABLE su_t, su_u;
+DROP TABLE su_t, su_u, su_brin;
 DROP FUNCTION su_fails;

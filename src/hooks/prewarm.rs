@@ -6,9 +6,9 @@
 
 use crate::paths::tableam::relation;
 use crate::pg::previous::PREVIOUS;
+use crate::pg::text;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
-use std::ffi::CStr;
 
 /// Installs the hooks.
 pub fn init() {
@@ -46,17 +46,46 @@ unsafe extern "C-unwind" fn called(
     }
 }
 
-/// Is it the function of the extension pg_prewarm?
+/// Is it the function of the extension pg_prewarm, by whatever name? Only a superuser can make
+/// another one of its library.
 fn is_prewarm(function: Oid) -> bool {
-    // SAFETY: catalog look-up in a transaction. The tuple is used before it is released.
+    // SAFETY: catalog look-up in a transaction. The tuple is used before it is released. What a
+    // function in C is linked to is in these columns, of type text (pg_proc.h).
     unsafe {
         let tuple = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::PROCOID as i32, function.into());
         if tuple.is_null() {
             return false;
         }
         let form = &*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_proc>();
-        let found = CStr::from_ptr(form.proname.data.as_ptr()) == c"pg_prewarm";
+        let found = form.prolang == C_LANGUAGE && {
+            let library = linked(tuple, pg_sys::Anum_pg_proc_probin);
+            let file = library.rsplit('/').next().unwrap_or_default();
+            file.trim_end_matches(".so") == "pg_prewarm" && linked(tuple, pg_sys::Anum_pg_proc_prosrc) == "pg_prewarm"
+        };
         pg_sys::ReleaseSysCache(tuple);
         found
+    }
+}
+
+/// The language C (`ClanguageId` of pg_language.dat).
+const C_LANGUAGE: Oid = Oid::from_u32(13);
+
+/// A text of a row of pg_proc; empty for NULL.
+///
+/// # Safety
+/// Such a row, and the number of a column of type text.
+unsafe fn linked(tuple: pg_sys::HeapTuple, column: u32) -> String {
+    let mut null = false;
+    // SAFETY: contract of this function. The copy is this function's.
+    unsafe {
+        let procedure = pg_sys::SysCacheIdentifier::PROCOID as i32;
+        let d = pg_sys::SysCacheGetAttr(procedure, tuple, column as i16, &mut null);
+        if null {
+            return String::new();
+        }
+        let copy = pg_sys::text_to_cstring(d.cast_mut_ptr());
+        let read = text::read(copy);
+        pg_sys::pfree(copy.cast());
+        read
     }
 }
