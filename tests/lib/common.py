@@ -206,8 +206,17 @@ def set_protocol(connection, table, protocol, partition=None, wait=True):
 
 def own_memory(connection):
     """Bytes of the session's process that it shares with no other one."""
+    return status_of(connection, "RssAnon")
+
+
+def peak_memory(connection):
+    """The most bytes that the session's process has had, and of shared memory those it used."""
+    return status_of(connection, "VmHWM")
+
+
+def status_of(connection, what):
     status = value(connection, "SELECT pg_read_file('/proc/self/status')")
-    line = next(line for line in status.splitlines() if line.startswith("RssAnon:"))
+    line = next(line for line in status.splitlines() if line.startswith(f"{what}:"))
     return int(line.split()[1]) << 10
 
 

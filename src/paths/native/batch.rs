@@ -5,6 +5,7 @@ use super::moment::{self, Room};
 use super::row::Change;
 use super::table::Access;
 use super::{Call, Value};
+use crate::pg;
 use crate::pg::errors::complain;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
@@ -55,6 +56,47 @@ unsafe fn elements((d, null, typid): Value) -> Elements {
     }
 }
 
+/// Memory for one element after the other: of calls of many keys, that of one is kept. It goes with
+/// the context in which it was made.
+struct Each {
+    call: pg_sys::MemoryContext,
+    element: pg_sys::MemoryContext,
+}
+
+impl Each {
+    fn new() -> Each {
+        // SAFETY: a new context in the current one.
+        unsafe {
+            let call = pg_sys::CurrentMemoryContext;
+            let element = pg_sys::AllocSetContextCreateInternal(
+                call,
+                c"mixedcc element".as_ptr(),
+                pg_sys::ALLOCSET_DEFAULT_MINSIZE as usize,
+                pg_sys::ALLOCSET_DEFAULT_INITSIZE as usize,
+                pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
+            );
+            Each { call, element }
+        }
+    }
+
+    /// Runs `f` for one element.
+    ///
+    /// # Safety
+    /// What `f` allocates in the current context it uses alone. An ERROR jumps over this frame.
+    #[inline]
+    unsafe fn run<T>(&self, f: impl FnOnce() -> T) -> T {
+        // SAFETY: both contexts live as long as the call. No value in `element` is used after `f`
+        // (contract of this function).
+        unsafe {
+            pg_sys::MemoryContextSwitchTo(self.element);
+            let result = f();
+            pg_sys::MemoryContextSwitchTo(self.call);
+            pg::raw::MemoryContextReset(self.element);
+            result
+        }
+    }
+}
+
 function!(pg_finfo_mixedcc_get_each, mixedcc_get_each);
 /// `get_each("row" anyelement, keys "any")`: rows in the order of the keys; keys without a row are
 /// left out.
@@ -75,20 +117,17 @@ pub unsafe extern "C-unwind" fn mixedcc_get_each(info: pg_sys::FunctionCallInfo)
         let snapshot = moment::begin(room.as_mut_ptr());
         let table = call.open(Access::Read);
         crate::pg::relations::must_expect((*result).setDesc, table.rel);
-        let keys = elements(call.arg(1));
+        let (keys, each) = (elements(call.arg(1)), Each::new());
         for k in (0..keys.len()).map(|i| keys.get(i)).filter(|k| !k.1) {
-            if let Some(d) = get(&table, snapshot, &[k][..]) {
+            each.run(|| {
+                let Some(d) = get(&table, snapshot, &[k][..]) else { return };
                 call.check(Some(d));
                 // A short row that a statement has returned has a short header.
                 let row = pg_sys::pg_detoast_datum(d.cast_mut_ptr()).cast::<pg_sys::HeapTupleHeaderData>();
                 let mut t = pg_sys::HeapTupleData { t_len: pgrx::varsize_any(row.cast()) as u32, ..Default::default() };
                 t.t_data = row;
                 pg_sys::tuplestore_puttuple((*result).setResult, &mut t);
-                if row != d.cast_mut_ptr() {
-                    pg_sys::pfree(row.cast());
-                }
-                pg_sys::pfree(d.cast_mut_ptr());
-            }
+            });
             pg_sys::check_for_interrupts!();
         }
         (*info).isnull = true;
@@ -123,9 +162,9 @@ pub unsafe extern "C-unwind" fn mixedcc_add_each(info: pg_sys::FunctionCallInfo)
         let table = call.open(Access::Write);
         let mut done = 0i64;
         if deltas.len() > 0 {
-            let column = call.column(&table, 1, Some(deltas.typid));
+            let (column, each) = (call.column(&table, 1, Some(deltas.typid)), Each::new());
             for (delta, k) in (0..keys.len()).map(|i| (deltas.get(i), keys.get(i))).filter(|(_, k)| !k.1) {
-                done += i64::from(change(&table, snapshot, &[k][..], &Change::Add(column, delta)));
+                done += i64::from(each.run(|| change(&table, snapshot, &[k][..], &Change::Add(column, delta))));
                 pg_sys::check_for_interrupts!();
                 snapshot = moment::begin(room.as_mut_ptr());
             }

@@ -123,9 +123,41 @@ pub(super) unsafe fn prepare(sql: &str, values: &[Value]) -> pg_sys::SPIPlanPtr 
 pub unsafe fn name(r: pg_sys::Relation) -> String {
     // SAFETY: `r` is open: contract of this function. Its name ends with a zero byte.
     unsafe {
-        let schema = pg_sys::get_namespace_name((*(*r).rd_rel).relnamespace);
-        let q = pg_sys::quote_qualified_identifier(schema, (*(*r).rd_rel).relname.data.as_ptr());
-        crate::pg::text::read(q)
+        let schema = schema((*(*r).rd_rel).relnamespace);
+        format!("{schema}.{}", quoted((*(*r).rd_rel).relname.data.as_ptr()))
+    }
+}
+
+/// The quoted name of a schema.
+///
+/// # Safety
+/// It exists.
+unsafe fn schema(oid: Oid) -> String {
+    // SAFETY: the schema exists (contract of this function). The copy of its name is this
+    // function's.
+    unsafe {
+        let copy = pg_sys::get_namespace_name(oid);
+        let name = quoted(copy);
+        pg_sys::pfree(copy.cast());
+        name
+    }
+}
+
+/// A name, quoted where that is needed. It leaves nothing in the memory context: a caller may ask
+/// for each of many keys.
+///
+/// # Safety
+/// A C string.
+unsafe fn quoted(name: *const std::ffi::c_char) -> String {
+    // SAFETY: `name` is a C string (contract of this function). What comes back is `name`, or a
+    // copy that is this function's.
+    unsafe {
+        let q = pg_sys::quote_identifier(name);
+        let text = crate::pg::text::read(q);
+        if q != name {
+            pg_sys::pfree(q.cast_mut().cast());
+        }
+        text
     }
 }
 
@@ -135,11 +167,7 @@ pub unsafe fn name(r: pg_sys::Relation) -> String {
 /// `r` is open, and has the column.
 pub unsafe fn column(r: pg_sys::Relation, no: i16) -> String {
     // SAFETY: `r` is open, and has column `no`: contract of this function.
-    unsafe {
-        let att = crate::pg::compat::attribute((*r).rd_att, no as usize - 1);
-        let q = pg_sys::quote_identifier(att.attname.data.as_ptr());
-        crate::pg::text::read(q)
-    }
+    unsafe { quoted(crate::pg::compat::attribute((*r).rd_att, no as usize - 1).attname.data.as_ptr()) }
 }
 
 /// The columns of the primary key, in its order, by number from 1.
@@ -181,8 +209,7 @@ pub unsafe fn operator(r: pg_sys::Relation, column: usize, strategy: u32) -> Str
             error!("the operator of a key's index does not exist");
         }
         let form = &*pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_operator>();
-        let schema = pg_sys::quote_identifier(pg_sys::get_namespace_name(form.oprnamespace));
-        let (schema, name) = (crate::pg::text::read(schema), crate::pg::text::read(form.oprname.data.as_ptr()));
+        let (schema, name) = (schema(form.oprnamespace), crate::pg::text::read(form.oprname.data.as_ptr()));
         pg_sys::ReleaseSysCache(row);
         format!("OPERATOR({schema}.{name})")
     }

@@ -4,7 +4,7 @@ while the engine calls them. How bounds of scans compare values of such function
 
 import psycopg2
 
-from lib.common import METHOD, OURS, check, drop_database, equal, main, make_database, own_memory, query, value
+from lib.common import METHOD, OURS, check, connect, drop_database, equal, main, make_database, own_memory, peak_memory, query, value
 
 DATABASE = "process_errors"
 MB = 1 << 20
@@ -88,6 +88,30 @@ def test_native_arrays():
     more, codes = grows(connection, f"SELECT mixedcc.add_each(NULL::t, 'n', {keys}, {keys})", 20)
     equal("an operator fails in add_each", codes, {"22003"})
     check("add_each leaves no memory behind", more < 20 * MB, f"{more} bytes")
+    connection.close()
+
+
+def test_native_by_statements():
+    """Each key of a call has a statement of its own, whose texts and values do not stay."""
+    connection = make_database(DATABASE)
+    query(connection, f"""CREATE TABLE "T" (id numeric PRIMARY KEY, n int CHECK (n > -1)) USING {METHOD};
+        ALTER TABLE "T" ENABLE ROW LEVEL SECURITY; ALTER TABLE "T" FORCE ROW LEVEL SECURITY;
+        CREATE POLICY p ON "T" USING (n > -1); CREATE ROLE errors_reader; GRANT ALL ON "T" TO errors_reader""")
+    query(connection, 'INSERT INTO "T" SELECT i, 0 FROM generate_series(1, 100) i')
+    keys = "(SELECT array_agg(1 + i % 100) FROM generate_series(1, 50000) i)"
+    calls = {"get_each": f'SELECT count(*) FROM mixedcc.get_each(NULL::"T", {keys})',
+             "add_each": f"""SELECT mixedcc.add_each(NULL::"T", 'n', {keys}, {keys})"""}
+    for name, call in calls.items():
+        connection.close()
+        connection = connect(DATABASE)
+        query(connection, f"SET ROLE errors_reader; {call.replace('50000', '200')}; RESET ROLE")
+        before = peak_memory(connection)
+        query(connection, "SET ROLE errors_reader")
+        equal(f"{name} by statements", value(connection, call), 50000)
+        query(connection, "RESET ROLE")
+        more = peak_memory(connection) - before
+        check(f"{name} keeps nothing of each key", more < 20 * MB, f"{more} bytes")
+    query(connection, "DROP OWNED BY errors_reader; DROP ROLE errors_reader")
     connection.close()
 
 
@@ -221,4 +245,4 @@ def test_functions_in_the_engine():
 
 
 if __name__ == "__main__":
-    main(test_native_arrays, test_hash_of_a_key, test_repartitioning, test_bounds_of_a_later_column, test_parameter_without_value, test_functions_in_the_engine)
+    main(test_native_arrays, test_native_by_statements, test_hash_of_a_key, test_repartitioning, test_bounds_of_a_later_column, test_parameter_without_value, test_functions_in_the_engine)
