@@ -272,7 +272,15 @@ unsafe fn tombstone_of_all(
         let from = bytes.len();
         // SAFETY: `rel` is open and of ours, and `old` is reachable and of its row type: contract
         // of `tombstone`.
-        let has_entry = unsafe { rows::plain(rel, codec, Row::Version(old.as_ptr()), &mut bytes) }.is_some();
+        let has_entry = unsafe {
+            match short_key_of(rel, codec, old) {
+                Some((key, len)) => {
+                    bytes.extend_from_slice(&key[..len]);
+                    true
+                }
+                None => rows::plain(rel, codec, Row::Version(old.as_ptr()), &mut bytes).is_some(),
+            }
+        };
         places[kept.nth] = has_entry.then_some((from, bytes.len()));
     }
     let keys = Keys(places.map(|place| place.map(|(from, to)| &bytes[from..to])));

@@ -137,7 +137,7 @@ def single_user():
 
 
 def single_user_prepared():
-    """COMMIT PREPARED in a single-user server, of a table that it has loaded, and VACUUM after it."""
+    """COMMIT PREPARED in a single-user server, of a table that it has loaded, then VACUUM."""
     cluster, connection = make(max_prepared_transactions="5")
     try:
         query(connection, "CREATE TABLE kept (id int PRIMARY KEY, v int) USING mixedcc")
