@@ -133,11 +133,11 @@ fn write(tables: &[&'static Table], identity: &Identity) -> io::Result<Vec<&'sta
     Ok(saved)
 }
 
-/// Of the parts of an identity, the first that says how rows are laid out.
-const LAYOUT: usize = 24;
+/// Of the parts of an identity, the one that says how we lay out rows.
+const LAYOUT: usize = 32;
 
-/// What names a clean shutdown: the system, its last checkpoint, and how rows are laid out.
-/// `None` if the server is not shut down cleanly.
+/// What names a clean shutdown: the system, its last checkpoint, and how rows are laid out. `None`
+/// if the server is not shut down cleanly.
 fn identity() -> Option<Identity> {
     let mut crc_ok = false;
     // SAFETY: `get_controlfile` returns an allocated copy, which is freed once, after its last use.
@@ -156,7 +156,9 @@ fn identity() -> Option<Identity> {
     }
 }
 
-/// Are rows laid out in the same way after these shutdowns?
+/// Are rows laid out in the same way after these shutdowns? The catalogs may be of another version:
+/// pg_upgrade lets no table through whose columns have changed their layout since. It keeps the
+/// OIDs that the saved rows and indexes have in them.
 fn same_layout(a: &Identity, b: &Identity) -> bool {
     a[LAYOUT..] == b[LAYOUT..]
 }

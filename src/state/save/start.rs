@@ -117,7 +117,7 @@ impl Start<'_> {
             return Err(LoadError::Damaged("the name of its shutdown has another length"));
         };
         if !super::same_layout(&saved, now) {
-            return Err(LoadError::Damaged("it is one of another version of PostgreSQL or mixedcc"));
+            return Err(LoadError::Damaged("its rows are numbered as in another version of mixedcc"));
         }
         self.e.advance_clock(head.clock);
         self.e.advance_tokens(head.token);
