@@ -1,10 +1,16 @@
 //! The files of hollow indexes: nbtree indexes without entries, which the engine answers.
 //!
-//! **INV-HOLLOW**: The init fork of a hollow unlogged index has two blocks, that of any other
-//! nbtree index has one. A permanent index has no init fork: block 1 of a hollow one holds a mark
-//! that no page of nbtree has. The second block is written when the file is built, and
-//! that build delivers no row to nbtree. So the file tells, in every state of a transaction and
-//! after every crash, whether nbtree has the entries or the engine does.
+//! **INV-HOLLOW**: Block 1 of a hollow index holds a mark that no page of nbtree has. It is written
+//! when the file is built, and that build delivers no row to nbtree. So the file tells, in every
+//! state of a transaction and after every crash, whether nbtree has the entries or the engine does.
+//!
+//! An unlogged index has an init fork as well. That of a hollow one has two blocks, that of any
+//! other one has one. It tells where the main fork has no block 1 yet, because nbtree has no
+//! entries: a hollow index gets its main fork when it has its init fork. Both forks agree, except
+//! after pg_upgrade. That takes the main fork along with the rows. The init fork is one of the new
+//! server, which may have made other indexes of the table hollow. A crash, and the first use of a
+//! table that starts empty, make the main fork anew by the init fork: then both agree again, and
+//! the table has no rows.
 //!
 //! Both forks are *poisoned*. The metapage names block 1, an empty leaf, as the root. It names the
 //! same block as the *fast root*, and claims another level for that. Scans and inserts of nbtree
@@ -13,8 +19,10 @@
 //! root. The build of a permanent index writes its metapage after block 1. So the main fork of such
 //! an index is poisoned before the commit of the transaction that builds it.
 //!
-//! In the files of the first builds of 0.2.0 block 1 is a zero page, and amcheck fails too.
-//! [`poison`] rewrites the main fork of such an index when a session uses it. The init fork stays.
+//! In unlogged files of the first builds of 0.2.0 block 1 is a zero page, and amcheck fails too.
+//! There the init fork tells. [`poison`] rewrites the main fork of such an index when a session
+//! uses it. The init fork stays. In those of later builds block 1 has no mark. There the metapage
+//! tells: only a hollow index has a poisoned one.
 
 use super::storage::{is_permanent, open_storage, storage_of, Page, Storage};
 use pgrx::pg_sys::ForkNumber::{INIT_FORKNUM, MAIN_FORKNUM};
@@ -33,7 +41,7 @@ const FAST_LEVEL: u32 = 2;
 const FLAGS_AT: usize = 12;
 const LEAF_AND_ROOT: u16 = 1 | 2;
 /// Stands behind the flags, where nbtree has the number of the VACUUM that split the page. Such
-/// numbers end at `MAX_BT_CYCLE_ID` (0xFF7F). So it tells a hollow permanent index from others.
+/// numbers end at `MAX_BT_CYCLE_ID` (0xFF7F). So it tells a hollow index from others.
 const MARK: u16 = 0xFFCC;
 
 mod raw {
@@ -88,8 +96,7 @@ pub unsafe fn is_hollow(index: Relation) -> bool {
         if is_permanent(index) {
             return is_marked(index);
         }
-        let smgr = open_storage(&storage_of(index));
-        pg_sys::smgrexists(smgr, INIT_FORKNUM) && pg_sys::smgrnblocks(smgr, INIT_FORKNUM) == BLOCKS
+        is_hollow_storage(storage_of(index), false)
     }
 }
 
@@ -101,34 +108,43 @@ pub unsafe fn is_hollow_storage(storage: Storage, permanent: bool) -> bool {
     // SAFETY: the storage is there (contract of this function).
     unsafe {
         let smgr = open_storage(&storage);
-        if !permanent {
-            return pg_sys::smgrexists(smgr, INIT_FORKNUM) && pg_sys::smgrnblocks(smgr, INIT_FORKNUM) == BLOCKS;
+        // Another session may build the file. It does so outside of buffers, and none may get a
+        // block of it before that. An unlogged one has its init fork afterwards.
+        if !permanent && !pg_sys::smgrexists(smgr, INIT_FORKNUM) {
+            return false;
         }
         let (mode, strategy) = (pg_sys::ReadBufferMode::RBM_NORMAL, std::ptr::null_mut());
-        pg_sys::smgrexists(smgr, MAIN_FORKNUM)
-            && pg_sys::smgrnblocks(smgr, MAIN_FORKNUM) >= BLOCKS
-            && has_mark(pg_sys::ReadBufferWithoutRelcache(storage, MAIN_FORKNUM, ROOT, mode, strategy, true))
+        let read = |block| pg_sys::ReadBufferWithoutRelcache(storage, MAIN_FORKNUM, block, mode, strategy, permanent);
+        let has_root = pg_sys::smgrexists(smgr, MAIN_FORKNUM) && pg_sys::smgrnblocks(smgr, MAIN_FORKNUM) >= BLOCKS;
+        match if has_root { mark(read(ROOT)) } else { None } {
+            Some(true) => true,
+            _ if permanent => false,
+            Some(false) => is_poisoned(read(META)),
+            None => pg_sys::smgrnblocks(smgr, INIT_FORKNUM) == BLOCKS,
+        }
     }
 }
 
 /// Has a permanent index the mark of a hollow one?
 unsafe fn is_marked(index: Relation) -> bool {
     // SAFETY: `index` is open (contract of `is_hollow`).
-    unsafe { blocks(index) >= BLOCKS && has_mark(read(index, ROOT, pg_sys::ReadBufferMode::RBM_NORMAL)) }
+    unsafe { blocks(index) >= BLOCKS && mark(read(index, ROOT, pg_sys::ReadBufferMode::RBM_NORMAL)) == Some(true) }
 }
 
-/// Has the page in a buffer that mark? The buffer, which is pinned, is given back.
-unsafe fn has_mark(buffer: pg_sys::Buffer) -> bool {
+/// Has the page in a buffer that mark? `None`: it is a zero page. The buffer, which is pinned, is
+/// given back.
+unsafe fn mark(buffer: pg_sys::Buffer) -> Option<bool> {
     // SAFETY: `buffer` is pinned (callers), and locked while it is read. The mark lies within the
     // page.
     unsafe {
         pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
         let page = pg_sys::BufferGetPage(buffer);
-        let end = (*page.cast::<pg_sys::PageHeaderData>()).pd_special as usize;
+        let head = page.cast::<pg_sys::PageHeaderData>();
+        let (end, is_new) = ((*head).pd_special as usize, (*head).pd_upper == 0);
         let has_data = end + FLAGS_AT + size_of::<[u16; 2]>() == pg_sys::BLCKSZ as usize;
         let is_marked = has_data && page.cast::<u8>().add(end + FLAGS_AT).cast::<[u16; 2]>().read()[1] == MARK;
         pg_sys::UnlockReleaseBuffer(buffer);
-        is_marked
+        (!is_new).then_some(is_marked)
     }
 }
 
@@ -190,7 +206,7 @@ pub unsafe fn poison(index: Relation) {
     // SAFETY: `index` is open and hollow (contract of this function), so no session needs what is
     // on its pages. A buffer is locked while its page is written.
     unsafe {
-        if blocks(index) >= BLOCKS && is_poisoned(index) {
+        if blocks(index) >= BLOCKS && is_poisoned(read(index, META, pg_sys::ReadBufferMode::RBM_NORMAL)) {
             return;
         }
         if is_permanent(index) {
@@ -244,12 +260,12 @@ unsafe fn read(index: Relation, block: u32, mode: pg_sys::ReadBufferMode::Type) 
     unsafe { pg_sys::ReadBufferExtended(index, MAIN_FORKNUM, block, mode, std::ptr::null_mut()) }
 }
 
-/// Is the metapage the poisoned one? The root is written before it.
-unsafe fn is_poisoned(index: Relation) -> bool {
-    // SAFETY: `index` is open and has a first block: `poison` has looked. The fields lie within the
-    // page, whose buffer is locked while they are read.
+/// Is the metapage in a buffer the poisoned one? The root is written before it. The buffer, which
+/// is pinned, is given back.
+unsafe fn is_poisoned(buffer: pg_sys::Buffer) -> bool {
+    // SAFETY: `buffer` is pinned (callers), and locked while it is read. The fields lie within the
+    // page.
     unsafe {
-        let buffer = read(index, META, pg_sys::ReadBufferMode::RBM_NORMAL);
         pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
         let meta = pg_sys::BufferGetPage(buffer).cast::<u8>().add(super::PAGE_HEADER).cast::<Meta>();
         let names = [(*meta).root, (*meta).level, (*meta).fast_root, (*meta).fast_level];

@@ -282,6 +282,8 @@ unsafe fn begin_empty(rel: pg_sys::Relation, key: [u32; 4]) -> &'static Table {
                 compat::empty_index(*storage);
             }
         }
+        // After pg_upgrade the init forks may say so of other indexes (INV-HOLLOW).
+        let committed = committed_indexes(rel);
         let t = create_as_committed(rel, key, &committed);
         t.note.store(1, Ordering::SeqCst);
         if has_other_key(rel, &committed) {

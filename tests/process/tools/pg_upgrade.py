@@ -22,6 +22,10 @@ OLD_BIN = os.environ.get("OLD_PGBIN")
 # A later minor version notes when columns were made, as 15.20 does. pg_upgrade to one that does not
 # know this, as 18.6, restores no table then, not of heap either.
 FORGET = "SET allow_system_table_mods = on; UPDATE pg_attribute SET attoptions = NULL WHERE attoptions::text LIKE '{pg_attver=%'"
+# With its PRIMARY KEY `k` has more unique keys than are in memory. pg_dump restores them in the
+# order of their names.
+KEYS = ["a", "b", "c", "d", "e"]
+DEFINITION = "CREATE UNLOGGED TABLE k (id int PRIMARY KEY, " + ", ".join(f"{c} int NOT NULL UNIQUE" for c in KEYS) + ") USING mixedcc"
 
 
 def run(programs, name, *arguments):
@@ -43,8 +47,8 @@ def ctl(programs, directory, *command):
                    check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
-def connect():
-    connection = psycopg2.connect(host=str(ROOT), port=PORT, user="postgres", dbname="postgres")
+def connect(database="postgres"):
+    connection = psycopg2.connect(host=str(ROOT), port=PORT, user="postgres", dbname=database)
     connection.autocommit = True
     return connection
 
@@ -52,14 +56,14 @@ def connect():
 def contents():
     connection = connect()
     try:
-        return query(connection, "SELECT ctid::text, id, v FROM m ORDER BY id")
+        return [query(connection, f"SELECT ctid::text, t.* FROM {t} t ORDER BY id") for t in ("m", "k")]
     finally:
         connection.close()
 
 
-def fails(statement, *codes):
+def fails(statement, *codes, database="postgres"):
     """Does a statement fail with one of these errors? Returns the error."""
-    connection = connect()
+    connection = connect(database)
     try:
         query(connection, statement)
         return None
@@ -67,6 +71,15 @@ def fails(statement, *codes):
         return error if error.pgcode in codes else None
     finally:
         connection.close()
+
+
+def insert(first, database="postgres"):
+    """A row of `k`, and one for each of its keys that has the key of that one. Which are let in?"""
+    connection = connect(database)
+    query(connection, "INSERT INTO k VALUES (%s, %s, %s, %s, %s, %s)", tuple(range(first, first + 6)))
+    connection.close()
+    rows = [[first + i if i == key else first + 10 * key + i + 10 for i in range(6)] for key in range(6)]
+    return [key for key, row in zip(["id", *KEYS], rows) if not fails(f"INSERT INTO k VALUES ({', '.join(map(str, row))})", "23505", database=database)]
 
 
 def upgrade(name, old_programs):
@@ -89,6 +102,7 @@ def upgrade_between(name, old_programs):
     query(connection, "CREATE UNLOGGED TABLE m (id int PRIMARY KEY, v text) USING mixedcc WITH (mixedcc.partitions = 4)")
     query(connection, "INSERT INTO m SELECT i, 'v' || i FROM generate_series(1, 3000) i; DELETE FROM m WHERE id % 7 = 0")
     query(connection, "CREATE INDEX m_v ON m (v); CREATE UNLOGGED TABLE empty (id int) USING mixedcc")
+    query(connection, f"{DEFINITION}; INSERT INTO k SELECT i, i, i, i, i, i FROM generate_series(1, 1000) i")
     if old_programs != BIN:
         query(connection, FORGET)
     connection.close()
@@ -117,10 +131,22 @@ def upgrade_between(name, old_programs):
     query(connection, "INSERT INTO m VALUES (7, 'new'); UPDATE m SET v = 'changed' WHERE id = 1; ANALYZE")
     connection.close()
     check(f"{name}: the file is used once", wait_until(lambda: not (NEW / "mixedcc.rows").exists()))
+    equal(f"{name}: each of more keys than are in memory is checked", insert(2000), [])
+    connection = connect("template1")
+    query(connection, "CREATE DATABASE copied TEMPLATE postgres")
+    connection.close()
+    equal(f"{name}: each key is checked in a copy of the database", insert(2000, "copied"), [])
     before = contents()
     ctl(BIN, NEW, "stop")
     ctl(BIN, NEW, "start")
     equal(f"{name}: and after a restart", contents(), before)
+    equal(f"{name}: each key is checked after a restart", insert(3000), [])
+    ctl(BIN, NEW, "restart", "-m", "immediate")
+    equal(f"{name}: a crash empties the tables", contents(), [[], []])
+    equal(f"{name}: each key is checked after a crash", insert(2000), [])
+    ctl(BIN, NEW, "stop")
+    ctl(BIN, NEW, "start")
+    equal(f"{name}: each key is checked after that", insert(3000), [])
     ctl(BIN, NEW, "stop")
 
 
