@@ -51,11 +51,11 @@ class Disk:
 
     # --- the power is lost -----------------------------------------------------------
 
-    def lose(self):
+    def lose(self, keeps=None):
         """The data directory becomes what the disk has. A third of the losses drops all unsynced
         writes. The others keep, of some directories, the new names, and of some files all, or
-        a random part of the sectors."""
-        keeps = self.dice.random() > 0.33
+        a random part of the sectors. `keeps` says which it is to be."""
+        keeps = self.dice.random() > 0.33 if keeps is None else keeps
         self.losses += 1
         by_copy = {os.stat(f"{self.home}/files/{n}").st_ino: int(n) for n in os.listdir(self.home + "/files")}
         live = self.live_files()

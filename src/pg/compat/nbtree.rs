@@ -189,12 +189,20 @@ pub unsafe fn write_hollow_mark(index: Relation) {
     // (contract of this function). The page is of this frame.
     unsafe {
         let mut storage = storage_of(index);
+        let smgr = open_storage(&storage);
         let mut mark = Page::zero();
         fill(mark.page(), ROOT);
+        let replay_from = pg_sys::GetRedoRecPtr();
         // Logged first: that puts the record's place into the page.
         pg_sys::log_newpage(&mut storage, MAIN_FORKNUM, ROOT, mark.page(), true);
         pg_sys::PageSetChecksumInplace(mark.page(), ROOT);
-        pg_sys::smgrextend(open_storage(&storage), MAIN_FORKNUM, ROOT, mark.page().cast(), false);
+        pg_sys::smgrextend(smgr, MAIN_FORKNUM, ROOT, mark.page().cast(), false);
+        // A checkpoint that has begun meanwhile may have missed the page, and replay begins behind
+        // its record. One that begins later syncs it. (nbtree syncs the file too. From version 17
+        // on it does so only if a checkpoint has begun since nbtree's own first page.)
+        if pg_sys::GetRedoRecPtr() != replay_from {
+            pg_sys::smgrimmedsync(smgr, MAIN_FORKNUM);
+        }
     }
 }
 

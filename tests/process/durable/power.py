@@ -3,6 +3,8 @@
 server: all unsynced writes are gone, or a random part of them (lib/power.py). Faults must be found:
 a server that syncs nothing, and a disk that ignores the syncs of a table.
 
+A checkpoint that begins while a hollow index is built keeps the index.
+
 `power SEED EVENT...` runs the named events only. `power --faults [NAME...]` needs a build with the
 feature `faults`; each fault must be found."""
 
@@ -14,10 +16,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
+import psycopg2
+
 from lib import crash, matrix, power
-from lib.common import connect, failures, fail, ok, query, server
+from lib.clusters import Cluster
+from lib.common import check, connect, equal, failures, fail, ok, query, server, value, wait_until
 
 # The short form: each part of the durable code that writes files.
 SHORT = ("group", "immediate", "fast", "at once", "answered", "cut off", "commit-inserted", "commit-flushed", "xcommit-marked",
@@ -112,6 +118,48 @@ def test_library():
     ok("the library keeps what is written beside syncs")
 
 
+def code_of(connection, sql):
+    try:
+        query(connection, sql)
+    except psycopg2.Error as error:
+        return error.pgcode
+    return None
+
+
+def test_checkpoint_in_build():
+    """The mark of a hollow index is in the WAL, and not in its file yet, when a checkpoint begins.
+    Replay begins behind the record then, so the file must be synced."""
+    name = "a checkpoint within the build of a hollow index"
+    cluster = Cluster.new(autovacuum="off", checkpoint_timeout="1h")
+    disk = power.Disk(cluster.data, 1)
+    try:
+        cluster.start(fsync="on")
+        connection, builder = cluster.connect(), cluster.connect()
+        query(connection, "CREATE EXTENSION mixedcc")
+        pause, paused = f"{disk.home}/pause", f"{disk.home}/paused"
+        open(pause, "w", encoding="ascii").close()
+        build = threading.Thread(target=query, args=(builder, "CREATE TABLE built (id int PRIMARY KEY) USING mixedcc"))
+        build.start()
+        met = wait_until(lambda: os.path.exists(paused))
+        query(connection, "CHECKPOINT")
+        os.remove(pause)
+        build.join()
+        check(f"{name}: they meet", met)
+        query(connection, "INSERT INTO built VALUES (1)")
+        for one in (connection, builder):
+            one.close()
+        cluster.crash()
+        disk.lose(keeps=False)
+        cluster.start()
+        connection = cluster.connect()
+        equal(f"{name}: the key is checked", code_of(connection, "INSERT INTO built VALUES (1)"), "23505")
+        equal(f"{name}: the index is sound", value(connection, "SELECT mixedcc.check_primary_index('built')"), 1)
+        connection.close()
+    finally:
+        cluster.remove()
+        disk.end()
+
+
 def abandon():
     """The data are broken: the next start makes a new cluster."""
     if crash.has_postmaster():
@@ -133,6 +181,7 @@ def main():
         seed = arguments[0] if arguments else os.environ.get("MIXEDCC_SEED", "1")
         wanted = arguments[1:] or (SHORT if "MIXEDCC_LONG" not in os.environ else [str(case[1]) for case in CASES])
         test_library()
+        test_checkpoint_in_build()
         matrix.run_all(seed, cases(wanted), power=seed)
         if not arguments:
             for name, (events, how) in FAULTS.items():

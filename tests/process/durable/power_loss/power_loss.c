@@ -14,6 +14,8 @@
  *               tree/        the names that the disk has: hard links to files/
  *               notes/INODE  the blocks that the disk may not have, mapped by all processes
  *               lock         held while names are copied
+ *               pause        while it is there, the first process waits that is about to make a file
+ *                            longer by its second page; it makes the file paused
  * POWER_DEAF  files whose path has this text are not copied: a fault, for tests of the test
  */
 #define _GNU_SOURCE
@@ -416,6 +418,28 @@ fdatasync(int fd)
 
 /* --- writes ----------------------------------------------------------------- */
 
+/* POWER_DISK/pause. The size is that before the write. */
+static void
+wait_there(off_t size, off_t at, off_t upto)
+{
+	char		path[PATH_MAX];
+	int			fd;
+
+	if (size > 2 * BLOCK || at != 2 * BLOCK || upto != 4 * BLOCK)
+		return;
+	snprintf(path, sizeof(path), "%s/pause", disk);
+	if (access(path, F_OK) != 0)
+		return;
+	snprintf(path, sizeof(path), "%s/paused", disk);
+	fd = real_open_at(path, O_RDWR | O_CREAT | O_EXCL);
+	if (fd < 0)
+		return;
+	close(fd);
+	snprintf(path, sizeof(path), "%s/pause", disk);
+	while (access(path, F_OK) == 0)
+		usleep(1000);
+}
+
 /* Noted before, since a process may be killed behind the write. Noted behind it, since a sync
  * may have come in between. */
 #define WRITE(fd, from, length, call) \
@@ -424,7 +448,10 @@ fdatasync(int fd)
 	Notes	   *notes = notes_of(fd, &st); \
 	off_t		at = notes ? (from) : 0, upto = at + (off_t) (length); \
 	if (notes) \
+	{ \
+		wait_there(st.st_size, at, upto); \
 		note(notes, at, upto); \
+	} \
 	ssize_t		done = call; \
 	errno_after = errno; \
 	if (notes) \
