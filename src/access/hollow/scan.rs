@@ -65,22 +65,106 @@ struct Walk {
     long: pg_sys::HeapTuple,
 }
 
-/// Of the transaction: the walks of its index scans. `Fetch::walk` is a number in here, plus 1. A
-/// scan that an aborted subtransaction leaves without an end keeps its place.
-static WALKS: Local<Vec<Option<Box<Walk>>>> = Local::new(Vec::new());
+/// Of the transaction: the walks of its index scans.
+struct Walks {
+    /// `Fetch::walk` is a number in here, plus 1.
+    places: Vec<Place>,
+    /// Numbers of places without a walk.
+    free: Vec<u32>,
+}
+
+struct Place {
+    walk: Option<Box<Walk>>,
+    /// What tells that the memory of the last scan goes away; null: it went.
+    gone: *mut Gone,
+}
+
+static WALKS: Local<Walks> = Local::new(Walks { places: Vec::new(), free: Vec::new() });
 
 /// Forgets what belonged to the transaction.
 pub fn end_transaction() {
-    WALKS.set(Vec::new());
+    WALKS.set(Walks { places: Vec::new(), free: Vec::new() });
+}
+
+/// What tells that a scan's memory goes away, in whatever way.
+#[repr(C)]
+struct Gone {
+    callback: pg_sys::MemoryContextCallback,
+    /// That of the scan, and of this.
+    context: pg_sys::MemoryContext,
+    /// The number of its place. The place knows it, until the transaction ends.
+    place: u32,
+}
+
+unsafe extern "C-unwind" fn gone(arg: *mut core::ffi::c_void) {
+    let g = arg.cast::<Gone>();
+    // SAFETY: `arg` is the `Gone` of `put`, in the memory that goes away only after this call.
+    // One thread uses `WALKS`, and no walk of a scan whose memory goes away. Nothing here can fail
+    // but for want of memory.
+    unsafe {
+        let walks = WALKS.get_mut();
+        let Some(place) = walks.places.get_mut((*g).place as usize).filter(|p| p.gone == g) else { return };
+        place.gone = std::ptr::null_mut();
+        if place.walk.take().is_some() {
+            walks.free.push((*g).place);
+        }
+    }
+}
+
+/// How many places are looked at for one that is known in a context. Scans of a statement and of
+/// the triggers of its rows alternate.
+const LOOKS: usize = 8;
+
+impl Walks {
+    /// Where in `free` there is a place whose scans had the same memory, or one without any.
+    fn find(&mut self, context: pg_sys::MemoryContext) -> usize {
+        let n = self.free.len();
+        let gone = |i: &usize| self.places[self.free[*i] as usize].gone;
+        // SAFETY: a `Gone` that a place knows is there: `gone` takes it away.
+        let is_known = |i: &usize| unsafe { gone(i).as_ref() }.is_some_and(|g| g.context == context);
+        let looks = || (n.saturating_sub(LOOKS)..n).rev();
+        let found = looks().find(is_known).or_else(|| looks().find(|i| gone(i).is_null()));
+        found.unwrap_or_else(|| {
+            self.free.push(self.places.len() as u32);
+            self.places.push(Place { walk: None, gone: std::ptr::null_mut() });
+            n
+        })
+    }
+}
+
+/// Gives the walk of a scan a place. It lives no longer than the scan's memory. (An aborted
+/// subtransaction leaves scans without an end. Those of older cursors go on.) Scans of one context
+/// that follow each other have one `Gone`, which stays as long as the context.
+unsafe fn put(f: *mut Fetch, walk: Box<Walk>) {
+    // SAFETY: `f` is a chunk of its own in a memory context: `Fetch::new` has made it. `Gone` and
+    // the callback in it live in the same context. No reference to `WALKS` is in use when
+    // PostgreSQL runs.
+    unsafe {
+        let context = pg_sys::GetMemoryChunkContext(f.cast());
+        let at = WALKS.get_mut().find(context);
+        let n = WALKS.get_mut().free[at];
+        if WALKS.get_mut().places[n as usize].gone.is_null() {
+            let g = pg_sys::MemoryContextAllocZero(context, std::mem::size_of::<Gone>()).cast::<Gone>();
+            ((*g).context, (*g).place) = (context, n);
+            (*g).callback.func = Some(gone);
+            (*g).callback.arg = g.cast();
+            pg_sys::MemoryContextRegisterResetCallback(context, &mut (*g).callback);
+            WALKS.get_mut().places[n as usize].gone = g;
+        }
+        let walks = WALKS.get_mut();
+        walks.places[n as usize].walk = Some(walk);
+        walks.free.swap_remove(at);
+        (*f).walk = n + 1;
+    }
 }
 
 unsafe fn walk_of(f: *mut Fetch) -> *mut Walk {
     // SAFETY: a process has one thread, and the reference to `WALKS` is over when this returns. A
     // box keeps its address. `f` has a walk: contract of all callers.
     unsafe {
-        match WALKS.get_mut().get_mut((*f).walk as usize - 1) {
-            Some(Some(w)) => &raw mut **w,
-            _ => std::ptr::null_mut(),
+        match WALKS.get_mut().places.get_mut((*f).walk as usize - 1).and_then(|p| p.walk.as_mut()) {
+            Some(w) => &raw mut **w,
+            None => std::ptr::null_mut(),
         }
     }
 }
@@ -127,14 +211,7 @@ unsafe extern "C-unwind" fn guarded_begin(scan: pg_sys::IndexScanDesc, f: *mut F
         }
         let heap = (*f).base.rel;
         let Some((info, key)) = key_of(heap, (*scan).indexRelation) else { return false };
-        let walk = Box::new(Walk::new(heap, info, key));
-        let all = WALKS.get_mut();
-        let free = all.iter().position(Option::is_none).unwrap_or(all.len());
-        if free == all.len() {
-            all.push(None);
-        }
-        all[free] = Some(walk);
-        (*f).walk = free as u32 + 1;
+        put(f, Box::new(Walk::new(heap, info, key)));
         true
     }
 }
@@ -162,8 +239,9 @@ pub unsafe fn end(f: *mut Fetch) {
     // in use.
     unsafe {
         if let Some(n) = (*f).walk.checked_sub(1) {
-            if let Some(place) = WALKS.get_mut().get_mut(n as usize) {
-                *place = None;
+            let walks = WALKS.get_mut();
+            if walks.places.get_mut(n as usize).is_some_and(|p| p.walk.take().is_some()) {
+                walks.free.push(n);
             }
             (*f).walk = 0;
         }

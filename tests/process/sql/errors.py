@@ -115,6 +115,31 @@ def test_native_by_statements():
     connection.close()
 
 
+def test_index_scans():
+    """Scans of the key's index that an ERROR leaves without an end, in one transaction."""
+    connection = make_database(DATABASE)
+    query(connection, f"CREATE TABLE t (id int PRIMARY KEY) USING {METHOD}; INSERT INTO t SELECT generate_series(1, 100)")
+    query(connection, """CREATE FUNCTION fail_often(times int) RETURNS void LANGUAGE plpgsql AS $$BEGIN
+        FOR i IN 1..times LOOP
+            BEGIN PERFORM 1 / (id - 2) FROM t ORDER BY id; EXCEPTION WHEN division_by_zero THEN NULL; END;
+        END LOOP;
+    END$$""")
+    query(connection, "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off")
+    if OURS:
+        query(connection, "SET mixedcc.enable_bypass = off; SET mixedcc.enable_primary_scan = off")
+    query(connection, "BEGIN; SELECT fail_often(100)")
+    before = own_memory(connection)
+    query(connection, "SELECT fail_often(20000)")
+    more = own_memory(connection) - before
+    check("scans that fail leave no memory behind, in the transaction either", more < 10 * MB, f"{more} bytes")
+    query(connection, "COMMIT; BEGIN; DECLARE c CURSOR FOR SELECT id FROM t ORDER BY id; SAVEPOINT s")
+    rows = query(connection, "FETCH 2 FROM c")
+    query(connection, "SAVEPOINT u; DECLARE d CURSOR FOR SELECT id FROM t ORDER BY id; FETCH 1 FROM d; ROLLBACK TO s; SELECT fail_often(3)")
+    equal("a cursor goes on that was read in a savepoint", rows + query(connection, "FETCH 2 FROM c"), [(1,), (2,), (3,), (4,)])
+    query(connection, "COMMIT")
+    connection.close()
+
+
 def test_hash_of_a_key():
     connection = make_database(DATABASE)
     query(connection, FRAIL)
@@ -245,4 +270,4 @@ def test_functions_in_the_engine():
 
 
 if __name__ == "__main__":
-    main(test_native_arrays, test_native_by_statements, test_hash_of_a_key, test_repartitioning, test_bounds_of_a_later_column, test_parameter_without_value, test_functions_in_the_engine)
+    main(test_native_arrays, test_native_by_statements, test_index_scans, test_hash_of_a_key, test_repartitioning, test_bounds_of_a_later_column, test_parameter_without_value, test_functions_in_the_engine)
