@@ -7,6 +7,7 @@ use crate::state::errors::{ok, raise};
 use crate::state::platform::PG;
 use crate::state::xact::{self, HandedOut, Mode};
 use crate::state::{standby, stop};
+use mixedcc_engine::durable::Durable;
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::range::Columns;
 use mixedcc_engine::record::{Version, REC_DEAD, REC_VACUUM};
@@ -426,7 +427,10 @@ pub fn may_be_marked_dead(t: &Txn, r: RecordRef) -> bool {
     use mixedcc_engine::primitive::Ordering;
     let is_marked = || {
         let state = r.rec.state.load(Ordering::Acquire);
-        state != REC_VACUUM && r.table.is_dead(r.rec, standby::told(t.e.shared.rounds.flushed_csn()) + 1)
+        let told = standby::told(t.e.shared.rounds.flushed_csn());
+        let unloaded = r.table.durable().map_or(0, Durable::unloaded); // INV-UNLOADED
+        let is_told = unloaded <= told || !r.rec.head().is_null();
+        state != REC_VACUUM && is_told && r.table.is_dead(r.rec, told + 1)
     };
     let is_flushed = || is_marked() || faults::on(Fault::DeadUnflushed);
     is_dead(t, r) && (r.table.durable().is_none() || is_flushed())

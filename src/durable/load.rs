@@ -327,6 +327,7 @@ impl Load {
         durable.raise_horizon(self.absorbed.meta.horizon);
         durable.raise_high(len as u32);
         durable.take_flag(); // The files have it.
+        durable.set_unloaded(self.e.shared.standby.unloaded());
         table.end_load(indexed);
         self.fill_indexes(table)?;
         let made = self.table.as_ref().expect("it was made above");

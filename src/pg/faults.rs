@@ -104,6 +104,8 @@ pub enum Fault {
     DozingForgotten,
     /// Nor do those that change keys, for those that keep keys.
     KeysForgotten,
+    /// A process that loads a table overlooks indexes that prepared transactions have made.
+    MakersForgotten,
     /// A table that a prepared transaction may drop is left with dirty rows.
     LeavesDirty,
     /// A process uses a table beside the change that a decided transaction has left.
@@ -124,6 +126,8 @@ pub enum Fault {
     PiecesForgotten,
     /// Standbys are not told of index entries that go.
     HorizonLeftOut,
+    /// That tables left the memory is not remembered.
+    UnloadForgotten,
     /// Rows that move while a standby loads their table are not looked for.
     MovedForgotten,
     /// A standby shows what it has loaded before that is stable.
@@ -177,7 +181,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 79] = [
+    const OURS: [(&str, Fault); 81] = [
         ("tid_looked_once", Fault::TidLookedOnce),
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
@@ -226,6 +230,7 @@ mod switch {
         ("ranges_forgotten", Fault::RangesForgotten),
         ("dozing_forgotten", Fault::DozingForgotten),
         ("keys_forgotten", Fault::KeysForgotten),
+        ("makers_forgotten", Fault::MakersForgotten),
         ("leaves_dirty", Fault::LeavesDirty),
         ("kept_ignored", Fault::KeptIgnored),
         ("half_shown", Fault::HalfShown),
@@ -236,6 +241,7 @@ mod switch {
         ("page_skipped", Fault::PageSkipped),
         ("pieces_forgotten", Fault::PiecesForgotten),
         ("horizon_left_out", Fault::HorizonLeftOut),
+        ("unload_forgotten", Fault::UnloadForgotten),
         ("moved_forgotten", Fault::MovedForgotten),
         ("low_forgotten", Fault::LowForgotten),
         ("later_forgotten", Fault::LaterForgotten),

@@ -28,6 +28,8 @@ pub use absent::{is_missing, pass_over, refuse};
 /// Files whose rows were all loaded, and which are deleted when no start can need them any more.
 /// Written by the postmaster at its start; its children inherit it.
 static FINISHED: Local<Vec<files::Finished>> = Local::new(Vec::new());
+/// Does the start follow a clean shutdown? Written and inherited likewise.
+static FOLLOWS_SHUTDOWN: Local<bool> = Local::new(false);
 
 /// Called when shared memory is new, by the postmaster or a single-user server.
 pub fn at_start(e: &Engine) {
@@ -43,8 +45,15 @@ pub fn at_start(e: &Engine) {
         pg_sys::on_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
         // After a crash of another process: of the start before.
         forget_loaded();
+        FOLLOWS_SHUTDOWN.set(start::follows_shutdown().is_some());
         FINISHED.set(start::load(e));
     }
+}
+
+/// Did the server start behind a clean shutdown? Else PostgreSQL has recovered, and has emptied all
+/// indexes of unlogged tables, also those that the catalogs do not show yet.
+pub fn follows_shutdown() -> bool {
+    FOLLOWS_SHUTDOWN.get()
 }
 
 /// Deletes the files whose rows are in memory. Called when the control file says that the server

@@ -15,7 +15,7 @@ use crate::state::{rel, shmem, slots, xact};
 use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::durable::standby::{Shown, Told, ASLEEP, BEFORE_MAX, TAKING};
 use mixedcc_engine::durable::wal::{Op, Stable};
-use mixedcc_engine::durable::Lsn;
+use mixedcc_engine::durable::{Durable, Lsn};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::Table;
 use pgrx::pg_sys;
@@ -205,6 +205,13 @@ pub fn floor_of(table: &Table, floor: Csn) -> Csn {
     } else {
         floor
     }
+}
+
+/// On a primary: may the index entries go of rows that were deleted before their table was loaded
+/// again? As with [`floor_of`], only if standbys know that all of that is stable (INV-UNLOADED).
+pub fn unloaded_may_go(table: &Table) -> bool {
+    let csn = table.durable().map_or(0, Durable::unloaded);
+    csn == 0 || floor_of(table, csn + 1) > csn
 }
 
 /// On a primary: the part of what lies up to `csn` that standbys know as stable. All of it, while

@@ -41,6 +41,13 @@
 //! numbers of rows go that a snapshot below a horizon could still need. So it meets each such
 //! snapshot, and each later one is at or above the horizon.
 //!
+//! **INV-UNLOADED**: Before a primary lets index entries of a record without a version go, it tells
+//! a horizon. That is at or above the CSN of the row's deletion, if that is of this life. The table
+//! may have left the memory since, and have come back: then no version tells that CSN. It is not
+//! above the clock as it was when the last table left, which the primary takes for all such
+//! records of a table that is loaded later. It marks none of their entries as dead, which some
+//! kinds of indexes remove on their own, before that is stable.
+//!
 //! **INV-MOVED**: Redo notes a block after it has restored it. A reader of a file reads all blocks,
 //! and then those that were noted since it began, until no new one is noted. So it has read the
 //! last content of each block. A note may be of another file: names are hashed.
@@ -92,6 +99,8 @@ pub struct Standby {
     /// On a primary: the last CSN, and the last horizon, that were told.
     told: AtomicU64,
     horizon: AtomicU64,
+    /// On a primary: the clock as it was when a table left the memory last (INV-UNLOADED).
+    unloaded: AtomicU64,
     /// On a primary: a number for the list that the companion has found last, and whether another
     /// list was told since.
     found: AtomicU64,
@@ -335,6 +344,14 @@ impl Standby {
         if told.csn > 0 && number_of(&told.open) != self.found.load(Ordering::SeqCst) {
             self.strange.store(1, Ordering::SeqCst);
         }
+    }
+    /// Tables are about to leave the memory, and no process changes them any more (INV-UNLOADED).
+    pub fn note_unloaded(&self, now: Csn) {
+        self.unloaded.fetch_max(now, Ordering::SeqCst);
+    }
+    /// What was noted last. 0: in this life no table has left.
+    pub fn unloaded(&self) -> Csn {
+        self.unloaded.load(Ordering::SeqCst)
     }
     /// The companion finds these open. True: it has found others before, or another process has
     /// told others. So a standby may have them for the CSN of now.

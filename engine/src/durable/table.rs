@@ -15,7 +15,7 @@
 use super::standby::Live;
 use super::window::{Dirty, Home, Place};
 use super::{Lsn, Storage};
-use crate::csn::SlotId;
+use crate::csn::{Csn, SlotId};
 use crate::faults::{self, Fault};
 use crate::memory::{OutOfMemory, TidDirectory};
 use crate::primitive::{model_fence, AtomicU32, AtomicU64, Ordering};
@@ -84,6 +84,9 @@ pub struct Durable {
     imaged: AtomicU64,
     /// 1: a process waits for a round of this table.
     wanted: AtomicU64,
+    /// On a primary: the rows of records without a version were deleted up to it (INV-UNLOADED). 0:
+    /// before this life.
+    unloaded: AtomicU64,
     /// What a standby knows of its copy.
     pub live: Live,
 }
@@ -292,6 +295,15 @@ impl Durable {
     /// The meta page is to be written, or bits were set again.
     pub fn set_flag(&self) {
         self.flag.store(1, Ordering::SeqCst);
+    }
+
+    /// The rows of records without a version were deleted up to this CSN. 0: before this life.
+    pub fn unloaded(&self) -> Csn {
+        self.unloaded.load(Ordering::Relaxed)
+    }
+    /// The same. Called before other processes know the table.
+    pub fn set_unloaded(&self, csn: Csn) {
+        self.unloaded.store(csn, Ordering::Relaxed);
     }
 
     /// Record numbers below it may be in indexes.

@@ -15,6 +15,7 @@ use super::maintain::must_be_alone;
 use super::{database, elements, flag, Call, Element};
 use crate::pg::compat;
 use crate::pg::errors::refuse;
+use crate::pg::faults::{self, Fault};
 use crate::pg::text;
 use crate::state::shmem::{self, Absence};
 use crate::state::{loads, rounds, xact};
@@ -226,6 +227,10 @@ fn close(db: u32, name: &str, command: Command) {
         rounds::round_now();
     }
     if is_other(db) {
+        if !faults::on(Fault::UnloadForgotten) {
+            let e = shmem::engine();
+            e.shared.standby.note_unloaded(e.now());
+        }
         permanent(db).into_iter().for_each(forget);
     }
 }

@@ -8,6 +8,7 @@ use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::{rel, standby, xact};
 use mixedcc_engine::csn::Csn;
+use mixedcc_engine::durable::Durable;
 use mixedcc_engine::primitive::{prefetch, Ordering};
 use mixedcc_engine::record::REC_VACUUM;
 use mixedcc_engine::retire::RetireQueue;
@@ -41,6 +42,7 @@ pub unsafe extern "C-unwind" fn index_delete_tuples(
         let table = rel::info(rel).table;
         let t = xact::txn();
         let floor = standby::floor_of(table, t.e.known_min_floor());
+        let unloaded_may_go = standby::unloaded_may_go(table);
         let mut last = 0;
         for i in 0..(*state).ndeltids as usize {
             let d = (*state).deltids.add(i);
@@ -48,7 +50,7 @@ pub unsafe extern "C-unwind" fn index_delete_tuples(
             let dead = match visible::record(table, Tid::read(&(*d).tid)) {
                 Some(r) => {
                     // Some kinds of indexes remove what is marked, whatever is said of it here.
-                    let dead = table.is_dead(r.rec, floor);
+                    let dead = table.is_dead(r.rec, floor) && (unloaded_may_go || !r.rec.head().is_null());
                     if dead || (*st).knowndeletable {
                         last = deleted_at(r).max(last);
                     }
@@ -64,10 +66,14 @@ pub unsafe extern "C-unwind" fn index_delete_tuples(
     }
 }
 
-/// When the row of a dead record was deleted. 0: it never had one, or not in this life.
+/// When the row of a dead record was deleted, at the latest. 0: it never had one, or not in this
+/// life.
 fn deleted_at(r: RecordRef) -> Csn {
     // SAFETY: INV-RETIRE: the caller is pinned, or excludes VACUUM.
-    unsafe { r.rec.head().as_ref() }.and_then(|v| v.csn()).unwrap_or(0)
+    match unsafe { r.rec.head().as_ref() } {
+        Some(v) => v.csn().unwrap_or(0),
+        None => r.table.durable().map_or(0, Durable::unloaded), // INV-UNLOADED
+    }
 }
 
 /// The records whose entries VACUUM removes. So it does those of records that do not exist.
@@ -113,6 +119,7 @@ fn mark_dead(table: &'static Table, progress: &Progress) -> Dead {
     }
     ok(t.purge_marked(&PG, table).map_err(Into::into));
     let floor = standby::floor_of(table, t.e.refresh_min_floor(&PG));
+    let unloaded_may_go = standby::unloaded_may_go(table);
     let (end, mut last, mut n) = (table.len(), 0, 0);
     let mut dead = Dead { table, numbers: Numbers::below(end) };
     while n < end {
@@ -123,7 +130,8 @@ fn mark_dead(table: &'static Table, progress: &Progress) -> Dead {
                 prefetch(soon.head());
             }
             let r = RecordRef { table, no: n + i as u64, rec };
-            if table.is_dead(rec, floor) && t.last_write(r).is_none() && !table.is_indexed(r.no) {
+            let may_go = unloaded_may_go || !rec.head().is_null();
+            if may_go && table.is_dead(rec, floor) && t.last_write(r).is_none() && !table.is_indexed(r.no) {
                 last = deleted_at(r).max(last);
                 rec.state.store(REC_VACUUM, Ordering::Release);
                 dead.numbers.add(r.no);

@@ -4,6 +4,9 @@
 //!
 //! The rows of a permanent table are loaded from its files instead, and its indexes stay.
 //!
+//! A prepared transaction of before the start may have made an index that the catalogs do not show
+//! yet: INV-MAKERS.
+//!
 //! **INV-ATTACH**: A table is registered only when no index of it has entries from before. One
 //! backend resets the indexes, under a lock. Every user of the table, or of an index of it, comes
 //! through here first, and holds no page of an index then. An index that is not ready may have no
@@ -205,6 +208,8 @@ unsafe fn attach_locked(rel: pg_sys::Relation) -> Result<&'static Table, TooLarg
     unsafe {
         if compat::is_permanent(rel) {
             await_prepared(rel);
+        } else if crate::state::save::follows_shutdown() {
+            xact::prepared::await_makers((*rel).rd_id); // INV-MAKERS
         }
         let key = compat::storage_key(&compat::storage_of(rel));
         let lock = lock_storage(key, true);
@@ -301,6 +306,7 @@ unsafe fn begin_empty(rel: pg_sys::Relation, key: [u32; 4]) -> &'static Table {
 unsafe fn load(rel: pg_sys::Relation) -> Result<&'static Table, TooLarge> {
     // SAFETY: `rel` is open, and the lock is held (contract of this function). The list is a copy.
     unsafe {
+        let may_be_indexed = xact::prepared::may_be_indexed((*rel).rd_id); // INV-MAKERS: it comes first
         let committed = committed_indexes(rel);
         if has_other_key(rel, &committed) {
             // The primary index would be that of the new key, also after ROLLBACK.
@@ -311,7 +317,7 @@ unsafe fn load(rel: pg_sys::Relation) -> Result<&'static Table, TooLarge> {
             );
         }
         let list = pg_sys::RelationGetIndexList(rel);
-        let indexed = !list.is_null() || !committed.storages.is_empty();
+        let indexed = may_be_indexed || !list.is_null() || !committed.storages.is_empty();
         pg_sys::list_free(list);
         (above().load)(rel, indexed)
     }

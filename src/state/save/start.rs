@@ -41,10 +41,14 @@ struct Start<'a> {
     finished: Vec<files::Finished>,
 }
 
+/// The shutdown that this start follows, if it was a clean one.
+pub fn follows_shutdown() -> Option<Identity> {
+    identity().filter(|_| !RECOVERY_SIGNALS.iter().any(|s| Path::new(s).exists()))
+}
+
 /// Loads all files. Returns those that hold nothing more.
 pub fn load(e: &Engine) -> Vec<files::Finished> {
-    let now = identity().filter(|_| !RECOVERY_SIGNALS.iter().any(|s| Path::new(s).exists()));
-    let mut start = Start { e, now, tables: Vec::new(), rows: 0, finished: Vec::new() };
+    let mut start = Start { e, now: follows_shutdown(), tables: Vec::new(), rows: 0, finished: Vec::new() };
     let sources = files::sources();
     e.pin(SLOT);
     for path in &sources {

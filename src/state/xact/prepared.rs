@@ -25,6 +25,17 @@
 //! the lock of INV-ATTACH, so the whole table sleeps. When it is loaded, that transaction is
 //! decided. While the server runs, the table is in memory, and no process waits for these locks.
 //!
+//! **INV-MAKERS**: A process that brings a table into memory counts on an index that a transaction
+//! of before the start of the server may have made. Until that is finished the catalogs show the
+//! index to no other process. It may have entries of records without a row: an older snapshot has
+//! seen rows that were deleted, or a savepoint has undone inserts. The transaction's lock of the
+//! table, as CREATE INDEX takes it, keeps writers and VACUUM away, but not readers. So the process
+//! looks for such locks, and then for the indexes: that of a transaction which has ended by then is
+//! seen there. If there is a lock, numbers without a row are not free (INV-SAVE): the next VACUUM,
+//! which comes after the end, removes their entries first. An unlogged table that begins empty
+//! behind a clean shutdown does so after the end, and all its indexes are reset then (INV-ATTACH).
+//! Behind a crash PostgreSQL has reset them.
+//!
 //! A process that finds another one at it waits for that: what has been taken out of its slot is
 //! not published yet, and a table that it has made has not begun.
 //!
@@ -182,6 +193,28 @@ pub fn await_prepared(oid: pg_sys::Oid, waits: bool) -> bool {
         pg_sys::LockRelease(&tag, mode, false);
     }
     true
+}
+
+/// The transactions of before the start that may have made an index of a relation (INV-MAKERS).
+fn makers(oid: pg_sys::Oid) -> Vec<u32> {
+    if faults::on(Fault::MakersForgotten) {
+        return Vec::new();
+    }
+    // SAFETY: an ERROR unwinds.
+    unsafe { compat::recovered_holders(&compat::relation_tag(oid), pg_sys::RowExclusiveLock as i32) }
+}
+
+/// May a relation of this database have an index that the catalogs do not show yet
+/// (INV-MAKERS)? Asked before a look at them.
+pub fn may_be_indexed(oid: pg_sys::Oid) -> bool {
+    !makers(oid).is_empty()
+}
+
+/// Waits until a relation of this database has no such index.
+pub fn await_makers(oid: pg_sys::Oid) {
+    while let Some(xid) = makers(oid).last() {
+        await_end(*xid);
+    }
 }
 
 /// Takes the slot that this process will have, if PostgreSQL can prepare transactions at all.

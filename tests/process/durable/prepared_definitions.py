@@ -62,10 +62,10 @@ NEW = {"made, truncated, filled": [(2,)], "made, of two protocols": [(2,)]}
 
 def begin(**settings):
     """A server of the test's own."""
-    cluster = Cluster.new(max_prepared_transactions="10", autovacuum="off", allow_in_place_tablespaces="on",
+    cluster = Cluster.new(max_prepared_transactions="20", autovacuum="off", allow_in_place_tablespaces="on",
                           **{"mixedcc.stop_events": "on", "mixedcc.memory": "256MB", **settings})
     cluster.start()
-    cluster.ask("CREATE EXTENSION mixedcc; SELECT 1")
+    cluster.ask("CREATE EXTENSION mixedcc; CREATE EXTENSION amcheck; SELECT 1")
     session = cluster.connect()
     query(session, "CREATE TABLESPACE elsewhere LOCATION ''")
     session.close()
@@ -346,20 +346,136 @@ def memory(cluster):
     session.close()
 
 
-TESTS = (cases, unlogged, dirty, beside_a_round, failures, beside_the_finish, many, memory)
+# What only makes an index: name, index before, transaction, and whether the table can be read
+# until its end.
+INDEXES = (
+    ("CREATE INDEX", None, "CREATE INDEX {0}_i ON {0} (v)", True),
+    ("CREATE INDEX, hash", None, "CREATE INDEX {0}_i ON {0} USING hash (v)", True),
+    ("CREATE INDEX, a savepoint", None, "CREATE INDEX {0}_i ON {0} (v); SAVEPOINT a; INSERT INTO {0} VALUES (1001, 1, 1001); ROLLBACK TO a", True),
+    ("CREATE INDEX beside a row of another table", None, "CREATE INDEX {0}_i ON {0} (v); DELETE FROM other WHERE id = 77; INSERT INTO other VALUES (77)", False),
+    ("CREATE INDEX beside a key", "ALTER TABLE {0} ADD PRIMARY KEY (id)", "CREATE INDEX {0}_i ON {0} (v)", True),
+    ("CREATE UNIQUE INDEX, hollow", None, "CREATE UNIQUE INDEX {0}_i ON {0} (u)", False),
+    ("ADD UNIQUE", None, "ALTER TABLE {0} ADD UNIQUE (v)", False),
+    ("ADD UNIQUE, hollow", None, "ALTER TABLE {0} ADD UNIQUE (u)", False),
+    ("REINDEX INDEX", "CREATE INDEX {0}_i ON {0} (v)", "REINDEX INDEX {0}_i", False),
+    ("REINDEX TABLE", "CREATE INDEX {0}_i ON {0} (v)", "REINDEX TABLE {0}", False),
+)
+LOOKS = {"sequential": "enable_indexscan = off; SET enable_bitmapscan = off", "by the index": "enable_seqscan = off; SET enable_bitmapscan = off",
+         "by a bitmap": "enable_seqscan = off; SET enable_indexscan = off"}
+
+
+def number_of(session, table, first, last):
+    """The rows with each fifth of these values, by each of the columns, looked up one by one."""
+    return [value(session, f"SELECT count(*) FROM generate_series({first}, {last}, 5) k, LATERAL (SELECT FROM {table} WHERE {column} = k OFFSET 0) x") for column in ("v", "u")]
+
+
+def all_agree(name, session, table, parts):
+    """Each way to the rows finds so many of them, and amcheck no difference."""
+    for look, settings in LOOKS.items():
+        query(session, f"SET {settings}")
+        found = [number_of(session, table, first, last) for first, last, _ in parts]
+        query(session, "RESET enable_seqscan; RESET enable_indexscan; RESET enable_bitmapscan")
+        equal(f"{name}, {look}", found, [[count // 5] * 2 for _, _, count in parts])
+    trees = query(session, f"""SELECT c.oid FROM pg_index JOIN pg_class c ON c.oid = indexrelid JOIN pg_am a ON a.oid = relam
+        WHERE indrelid = '{table}'::regclass AND amname = 'btree'""")
+    for (index,) in trees:
+        equal(f"{name}, amcheck", attempt(session, f"SELECT FROM bt_index_check({index}, true)"), None)
+
+
+def make_numbered(session, table, kind, before=None):
+    query(session, f"DROP TABLE IF EXISTS {table}")
+    query(session, f"CREATE {kind} TABLE {table} (id int, v int, u int NOT NULL) USING mixedcc")
+    if before:
+        query(session, before.format(table))
+    query(session, f"INSERT INTO {table} SELECT g, g, g FROM generate_series(1, 300) g")
+
+
+def prepare_as(name, cluster, table, work):
+    session = cluster.connect()
+    query(session, f"BEGIN; {work.format(table)}")
+    equal(f"{name}: PREPARE", attempt(session, f"PREPARE TRANSACTION '{table}'"), None)
+    session.close()
+
+
+def alone(cluster):
+    """Transactions that have only made an index, which has entries of rows that were deleted
+    before, as an older snapshot saw them. The table is loaded between the restart and the end."""
+    for turn, way in enumerate(("a crash", "a checkpoint and a crash", "a restart")):
+        session, old, all_cases = cluster.connect(), cluster.connect(), []
+        for number, (what, before, work, is_read) in enumerate(INDEXES):
+            end, table = ENDS[(number + turn) % 2], f"alone{number}"
+            make_numbered(session, table, "", before)
+            all_cases.append((f"prepared, alone, {what}, {way}, {end}", table, work, end, is_read))
+        query(old, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM other")
+        for name, table, work, _, _ in all_cases:
+            query(session, f"DELETE FROM {table} WHERE id <= 100")
+            prepare_as(name, cluster, table, work)
+        for one_session in (session, old):
+            one_session.close()
+        WAYS[way](cluster)
+        session = cluster.connect(options="-c lock_timeout=150ms")
+        for name, table, _, end, is_read in all_cases:
+            end_alone(name, session, table, end, is_read)
+            query(session, f"DROP TABLE {table}")
+        session.close()
+
+
+def end_alone(name, session, table, end, is_read):
+    equal(f"{name}: it is read", attempt(session, f"SELECT count(*) FROM {table}"), [(200,)] if is_read else "55P03")
+    for write in (f"INSERT INTO {table} VALUES (1, 1, 1)", f"VACUUM {table}"):
+        equal(f"{name}: {write} waits", attempt(session, write), "55P03")
+    query(session, f"{end} PREPARED '{table}'")
+    query(session, f"INSERT INTO {table} SELECT g, g, g FROM generate_series(1001, 1100) g")
+    all_agree(f"{name}: new rows", session, table, ((1, 100, 0), (101, 300, 200), (1001, 1100, 100)))
+    for first in (2001, 3001):
+        query(session, f"DELETE FROM {table} WHERE id BETWEEN {first - 1000} AND {first - 901}")
+        query(session, f"VACUUM {table}")
+        query(session, f"INSERT INTO {table} SELECT g, g, g FROM generate_series({first}, {first + 99}) g")
+        all_agree(f"{name}: their numbers again, {first}", session, table,
+                  ((1, 100, 0), (101, 300, 200), (first - 1000, first - 901, 0), (first, first + 99, 100)))
+
+
+def alone_unlogged(cluster):
+    """The same of unlogged tables. If one starts empty, an index that is not seen yet must be
+    emptied, too: the first use comes after the end. After a crash PostgreSQL has emptied it."""
+    waits, empty, full = "55P03", [(0,)], [(300,)]
+    for turn, way in enumerate(("a restart", "a crash")):
+        session, all_cases = cluster.connect(), []
+        for what, work, after in (("CREATE INDEX", "CREATE INDEX {0}_i ON {0} (v)", (full, empty)),
+                                  ("CREATE INDEX and a row", "CREATE INDEX {0}_i ON {0} (v); INSERT INTO {0} VALUES (1001, 1, 1)", (waits, empty)),
+                                  ("CREATE UNIQUE INDEX, hollow, and another", "CREATE UNIQUE INDEX {0}_i ON {0} (u); CREATE INDEX {0}_j ON {0} (v)", (waits, waits))):
+            for end in ENDS:
+                name, table = f"prepared, alone, unlogged, {what}, {way}, {end}", f"alone{len(all_cases)}"
+                make_numbered(session, table, "UNLOGGED")
+                prepare_as(name, cluster, table, work)
+                all_cases.append((name, table, end, after[turn]))
+        session.close()
+        WAYS[way](cluster)
+        session = cluster.connect(options="-c lock_timeout=150ms")
+        for name, table, end, wanted in all_cases:
+            equal(f"{name}: it is read", attempt(session, f"SELECT count(*) FROM {table}"), wanted)
+            query(session, f"{end} PREPARED '{table}'")
+            query(session, f"INSERT INTO {table} SELECT g, g, g FROM generate_series(1001, 1100) g")
+            all_agree(f"{name}: new rows", session, table, ((1, 300, 300 if wanted == full else 0), (1001, 1100, 100)))
+            query(session, f"DROP TABLE {table}")
+        session.close()
+
+
+TESTS = (cases, alone, alone_unlogged, unlogged, dirty, beside_a_round, failures, beside_the_finish, many, memory)
 
 
 def test_definitions():
     cluster = begin()
     try:
         cluster.ask("CREATE TABLE other (id int PRIMARY KEY) USING mixedcc; SELECT 1")
-        for test in TESTS:
+        for test in (t for t in TESTS if not sys.argv[1:] or t.__name__ in sys.argv[1:]):
             test(cluster)
     finally:
         cluster.remove()
 
 
 FAULTS = {"leaves_dirty": (dirty, "prepared, dirty, DROP TABLE t: its rows"),
+          "makers_forgotten": (alone, "prepared, alone, CREATE INDEX, a crash, COMMIT: new rows, by the index"),
           "kept_ignored": (beside_the_finish, "prepared, beside the finish, no key, TRUNCATE t, ROLLBACK: the rows after a crash")}
 
 

@@ -14,7 +14,7 @@ import psycopg2
 
 from lib.clusters import Cluster
 from lib.common import (check, connect, drop_database, equal, keep_long, main, make_database, must_be_found, must_come,
-                        premise, query, value)
+                        premise, query, value, wait_until)
 
 DATABASE = "process_standby"
 ACCOUNTS, START, WRITERS = 200, 1000, 3
@@ -478,6 +478,62 @@ def test_conflicts():
     judge("without delay", run_beside(Servers.standby, 4, 4))
     Servers.standby.configure(max_standby_streaming_delay="30s")
     Servers.standby.control("reload")
+
+
+# How a table leaves the memory of the primary, and how index entries of its deleted rows go.
+UNLOADS = (("CREATE DATABASE", "VACUUM"), ("DROP DATABASE that fails", "VACUUM"), ("CREATE DATABASE", "marks, btree"), ("CREATE DATABASE", "marks, hash"))
+
+
+def test_unloaded():
+    """An old snapshot keeps its rows if the primary has loaded their table again since they were
+    deleted, and has no versions of them any more."""
+    primary, name = boss(), f"{DATABASE}_left"
+    for leaves, goes in UNLOADS:
+        query(primary, f"CREATE DATABASE {name}")
+        other = connect(name)
+        query(other, "CREATE EXTENSION mixedcc; CREATE TABLE t (id int, u int, b int) USING mixedcc")
+        query(other, "INSERT INTO t SELECT i, 10 * i, 1 FROM generate_series(1, 1000) i")
+        query(other, f"CREATE INDEX ON t {'USING hash (b)' if goes == 'marks, hash' else '(u)'}")
+        catches_up(Servers.standby, primary)
+        reader, look = Servers.standby.connect(dbname=name), f"SELECT id FROM t WHERE {'b = 1' if goes == 'marks, hash' else 'u BETWEEN 0 AND 10000'}"
+        query(reader, "BEGIN ISOLATION LEVEL REPEATABLE READ; SET LOCAL enable_seqscan = off")
+        wanted = sorted(query(reader, look))
+        premise(f"{leaves}, {goes}: its rows", len(wanted) == 1000)
+        query(other, "DELETE FROM t WHERE id <= 300")
+        if leaves == "CREATE DATABASE":
+            other.close()
+            query(primary, f"CREATE DATABASE {name}_copy TEMPLATE {name}")
+        else:
+            query(other, "CREATE SUBSCRIPTION left_s CONNECTION 'dbname=nowhere' PUBLICATION p WITH (connect = false)")
+            other.close()
+            equal("standby: DROP DATABASE fails", code_of(primary, f"DROP DATABASE {name}"), "55006")
+        other = connect(name)
+        premise(f"{leaves}, {goes}: the table was not in memory", value(other, "SELECT mixedcc.load('t')"))
+        time.sleep(0.5)  # no other process may still hold back what goes
+        if goes == "VACUUM":
+            query(other, "VACUUM t")
+        else:
+            query(other, "SET enable_seqscan = off; SET enable_bitmapscan = off")
+            for _ in range(2):
+                premise(f"{leaves}, {goes}: rows of the primary", len(query(other, look)) == 700)
+            query(other, "INSERT INTO t SELECT 1000 + i, 5 * i + 1, 1 FROM generate_series(1, 600) i")
+        replayed = value(primary, "SELECT pg_current_wal_insert_lsn()")
+        query(primary, "SET synchronous_commit = on; SELECT pg_current_xact_id()")
+        # Replay waits for the snapshot, or goes on.
+        wait_until(lambda: Servers.standby.ask("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (replayed,)), 3)
+        equal(f"standby: an old snapshot keeps its rows, {leaves}, {goes}", sorted(query(reader, look)), wanted)
+        reader.close()
+        if leaves != "CREATE DATABASE":
+            query(other, "ALTER SUBSCRIPTION left_s SET (slot_name = NONE)")
+            query(other, "DROP SUBSCRIPTION left_s")
+        catches_up(Servers.standby, primary)
+        reader = Servers.standby.connect(dbname=name, options="-c enable_seqscan=off")
+        equal(f"standby: the next one has those of the primary, {leaves}, {goes}", sorted(query(reader, look)), sorted(query(other, look)))
+        for session in (reader, other):
+            session.close()
+        for database in (f"{name}_copy", name):
+            query(primary, f"DROP DATABASE IF EXISTS {database}")
+    primary.close()
 
 
 def test_refused():
@@ -1058,7 +1114,7 @@ def test_promotion():
 
 
 TESTS = (test_load, test_quiet, test_refused, test_serializable, test_defaults, test_definitions, test_prepared, test_frozen, test_dropped_database, test_loaded_later, test_cut, test_cursor,
-         test_old_snapshot, test_conflicts, test_cascade, test_applied, test_decided_late, test_interval, test_held_back, test_small_memory, test_restart, test_killed_reader,
+         test_old_snapshot, test_unloaded, test_conflicts, test_cascade, test_applied, test_decided_late, test_interval, test_held_back, test_small_memory, test_restart, test_killed_reader,
          test_primary_restart, test_prepared_over_restart, test_promotion)
 
 STATES = "standby: snapshots are states of the primary, under load"
@@ -1073,7 +1129,9 @@ FAULTS = (("stable_too_large", "standby: no commit is passed over", test_quiet),
           ("readers_stay", "standby: a cursor ends with the promotion", test_promotion),
           ("pieces_forgotten", "standby: a row in two records is there, a load", test_cut),
           ("page_skipped", STATES, test_load), ("low_forgotten", "standby: a snapshot from before does not see it", test_loaded_later),
-          ("horizon_left_out", "standby: an old snapshot keeps the rows of acct1", test_old_snapshot))
+          ("horizon_left_out", "standby: an old snapshot keeps the rows of acct1", test_old_snapshot),
+          ("unload_forgotten", "standby: an old snapshot keeps its rows, CREATE DATABASE, VACUUM", test_unloaded),
+          ("unload_forgotten", "standby: an old snapshot keeps its rows, CREATE DATABASE, marks, hash", test_unloaded))
 
 
 def make_standby():
