@@ -4,32 +4,88 @@
 //!
 //! The storage's fate is that of its content: a transaction that does not commit leaves no file.
 //! So the entries need no transaction id, and their CSN is a tick of the clock before the commit's.
+//! The meta page comes last, when the commit has its CSN (INV-BIRTH).
 
 use crate::durable::images::{Batch, Full};
-use crate::pg::{buffers, stored};
-use crate::state::{shmem, stop, xact};
+use crate::pg::faults::{self, Fault};
+use crate::pg::local::Local;
+use crate::pg::{buffers, stored, wal};
+use crate::state::{shmem, standby, stop, xact};
+use mixedcc_engine::csn::Csn;
 use mixedcc_engine::durable::merge::Fork;
 use mixedcc_engine::durable::rules::Rules;
 use mixedcc_engine::durable::wal::ImageKind;
 use mixedcc_engine::durable::window::Place;
-use mixedcc_engine::durable::{Durable, Entry, Kind, Meta};
+use mixedcc_engine::durable::{Birth, Durable, Entry, Kind, Meta};
 use mixedcc_engine::txn::{RecordRef, WriteKind};
 use mixedcc_engine::Table;
 use pgrx::prelude::*;
 use std::ptr::NonNull;
 
-/// Writes the rows of tables whose storages the transaction has made.
-pub fn write(tables: impl IntoIterator<Item = &'static Table>) {
-    for table in tables {
-        if let Some(durable) = table.durable().filter(|durable| durable.is_new()) {
-            write_table(table, durable);
-        }
+/// The CSN of the births that the transaction tells. 0: it has made no storage. Of the process.
+static BORN: Local<Csn> = Local::new(0);
+
+/// A storage whose rows are written, and whose meta page is not.
+pub struct Written {
+    table: &'static Table,
+    durable: &'static Durable,
+    live_bytes: u64,
+    rows: u64,
+    /// Before the commit has its CSN.
+    early: Birth,
+}
+
+/// Writes the rows of tables whose storages the transaction has made. [`finish`] follows.
+pub fn write(tables: impl IntoIterator<Item = &'static Table>) -> Vec<Written> {
+    let new = |table: &'static Table| Some((table, table.durable().filter(|durable| durable.is_new())?));
+    tables.into_iter().filter_map(new).map(|(table, durable)| write_table(table, durable)).collect()
+}
+
+/// The transaction has its CSN, or commits without one, or is prepared (INV-BIRTH). What follows
+/// can still fail. Writes the meta pages.
+pub fn finish(all: &[Written]) {
+    if all.is_empty() {
+        return;
+    }
+    let birth = Birth { csn: shmem::engine().tick(), at: wal::inserted() };
+    for written in all {
+        written.durable.set_birth(match () {
+            () if faults::on(Fault::BirthForgotten) => Birth::default(),
+            () if faults::on(Fault::BirthEarly) => written.early,
+            () => birth,
+        });
+        written.write_meta();
+    }
+    BORN.set(birth.csn);
+}
+
+/// The transaction has ended, and still has its locks. If it has committed, standbys are told at
+/// once that they may show its storages: a session there that waits for that may have the lock for
+/// which the replay of the next change of the table waits.
+pub fn end_transaction(commit: bool) {
+    let born = BORN.replace(0);
+    if born != 0 && commit {
+        standby::tell_birth(born);
     }
 }
 
-fn write_table(table: &'static Table, durable: &'static Durable) {
-    let e = shmem::engine();
-    let csn = e.tick();
+impl Written {
+    fn write_meta(&self) {
+        let Written { table, durable, live_bytes, rows, .. } = *self;
+        let e = shmem::engine();
+        let (high, blocks) = (durable.high(), buffers::blocks(table.key, Fork::Main));
+        let (clock, token, rules, birth) = (e.now(), e.last_token(), Rules::of(table.map()), durable.birth());
+        let meta = Meta { horizon: 0, round: 0, clock, token, live_bytes, rows, high, blocks, rules, birth };
+        let mut batch = Batch::new(table.key, ImageKind::Bulk);
+        if batch.put_meta(&meta).is_err() {
+            error!("mixedcc: a batch without pages is full");
+        }
+        write_batch(&mut batch);
+    }
+}
+
+fn write_table(table: &'static Table, durable: &'static Durable) -> Written {
+    let csn = shmem::engine().tick();
     let known = buffers::blocks(table.key, Fork::Main);
     if known == 0 {
         buffers::extend(table.key, Fork::Main); // the meta page's
@@ -63,18 +119,11 @@ fn write_table(table: &'static Table, durable: &'static Durable) {
         rows += 1;
     }
     write_batch(&mut batch);
-    let high = table.len().max(durable.high() as u64) as u32;
-    let blocks = buffers::blocks(table.key, Fork::Main);
-    let (clock, token, rules) = (e.now(), e.last_token(), Rules::of(table.map()));
-    let meta = Meta { horizon: 0, round: 0, clock, token, live_bytes, rows, high, blocks, rules };
-    if batch.put_meta(&meta).is_err() {
-        error!("mixedcc: a batch without pages is full");
-    }
-    write_batch(&mut batch);
     for (n, place) in places {
         durable.set_home(n, Some(place));
     }
-    durable.raise_high(high);
+    durable.raise_high(table.len() as u32);
+    Written { table, durable, live_bytes, rows, early: Birth { csn, at: wal::inserted() } }
 }
 
 fn write_batch(batch: &mut Batch) {

@@ -15,8 +15,12 @@
 //!
 //! An entry counts if it is stable, because then it is decided, or its transaction is prepared, and
 //! open (INV-STILL-OPEN). A load takes the newest entry of each record, and is complete from the
-//! largest CSN that it has met on. If no page was written in this life of the primary, no commit of
-//! this life is in it: then it is complete from the begin.
+//! largest CSN that it has met on. That is not below the CSN of the storage's birth: an older
+//! snapshot would see one part of the commit that has made the storage (INV-BIRTH).
+//!
+//! If no page with rows was begun in this life of the primary, and the storage is older than that,
+//! no commit of this life is in it: then it is complete from the begin. The pages themselves say
+//! so. Their LSNs do not, as CREATE DATABASE may log all pages of a template as they are.
 //!
 //! An entry of an open transaction is passed over. If the journal has it, the cursor stays before
 //! its page. If an image has it, the image has the older row, too, and the table remembers the
@@ -51,7 +55,7 @@ use mixedcc_engine::csn::{Csn, SlotId, Stamp};
 use mixedcc_engine::durable::merge::{Fork, Outcome};
 use mixedcc_engine::durable::progress::Phase;
 use mixedcc_engine::durable::standby::{was_open, Live, Told};
-use mixedcc_engine::durable::{Entry, Kind, Lsn, Malformed, Page, PageKind, Storage, PAGE};
+use mixedcc_engine::durable::{Birth, Entry, Kind, Lsn, Malformed, Page, PageKind, Storage, PAGE};
 use mixedcc_engine::memory::OutOfMemory;
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::{Version, INDEXES, VERSION_HEADER};
@@ -237,9 +241,11 @@ struct Source {
     /// Of the indexes in memory, with their numbers.
     codecs: Vec<(usize, Codec)>,
     pieces: HashMap<(u32, Csn, u32), Pieces>,
-    /// The largest CSN of all entries, and the largest position of all pages.
+    /// The largest CSN of all entries, and the largest position that pages with entries name.
     csn: Csn,
     lsn: Lsn,
+    /// That of the storage.
+    birth: Birth,
     /// Where the next look at the journal begins.
     cursor: Lsn,
     /// What was stable before the files were read.
@@ -298,6 +304,7 @@ impl Source {
                 pieces,
                 csn: 0,
                 lsn: 0,
+                birth: Birth::default(),
                 cursor: 0,
                 stable: 0,
                 from,
@@ -375,11 +382,19 @@ impl Source {
             return Ok(()); // The note is of another file.
         }
         buffers::read(self.files.key, Fork::Main, block, false, Some(ring), &mut bytes);
-        self.lsn = self.lsn.max(lsn_of(&bytes));
+        if faults::on(Fault::CopiedIsNew) {
+            self.lsn = self.lsn.max(lsn_of(&bytes));
+        }
         let page = Page::read(&bytes, block).unwrap_or_else(|why| self.files.refuse_block(Fork::Main, block, why));
         match page {
-            Some(page) if page.special.kind == PageKind::Image => self.take(&page, f),
-            Some(page) if page.special.kind == PageKind::Meta && block == 0 => Ok(()),
+            Some(page) if page.special.kind == PageKind::Image => {
+                self.lsn = self.lsn.max(page.special.a);
+                self.take(&page, f)
+            }
+            Some(page) if page.special.kind == PageKind::Meta && block == 0 => {
+                self.birth = Birth::of(&page);
+                Ok(())
+            }
             Some(_) => self.files.refuse_block(Fork::Main, block, Malformed("a page of another kind")),
             None => Ok(()),
         }
@@ -504,7 +519,10 @@ impl Source {
     /// Returns the CSN from which the table is complete.
     fn settle(&mut self, later: Vec<Found>, loads: bool) -> Result<Csn, OutOfMemory> {
         let life = self.e.shared.standby.shown_at().life;
-        let is_old = loads && self.lsn <= life;
+        // INV-BIRTH
+        let born = self.birth.floor(life);
+        self.csn = self.csn.max(born);
+        let is_old = loads && self.lsn <= life && born == 0;
         if !is_old && !standby::await_shown(self.csn, || false) {
             refuse_yet();
         }

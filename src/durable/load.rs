@@ -225,7 +225,7 @@ impl Load {
                 clock = clock.max(page.special.csn_max);
                 self.e.advance_clock(clock);
                 resolved += 1;
-                resolve(page, &mut again, &mut log);
+                resolve(page, &mut again, wal::inserted(), &mut log);
                 self.replace(&mut batch, block, &again);
                 self.files.page(Fork::Main, block, &again).map_or(Ok(()), |page| merge.add(&page, &mut log))
             } else {
@@ -325,6 +325,7 @@ impl Load {
         let counts = Counts { blocks: buffers::blocks(self.files.key, Fork::Main).into(), ..counts };
         durable.set_counts(counts);
         durable.raise_horizon(self.absorbed.meta.horizon);
+        durable.set_birth(self.absorbed.meta.birth);
         durable.raise_high(len as u32);
         durable.take_flag(); // The files have it.
         durable.set_unloaded(self.e.shared.standby.unloaded());

@@ -2,9 +2,9 @@
 //! in them, in its order.
 //!
 //! *Before a commit*, or PREPARE TRANSACTION, the rows of permanent storages that the transaction
-//! has made are written, and the transaction is validated: an ERROR can still abort it. Our
-//! callback comes before those of extensions that commit elsewhere (INV-FRONT,
-//! `state/xact/order.rs`).
+//! has made are written, and the transaction is validated: an ERROR can still abort it. The meta
+//! pages of these storages come after that (INV-BIRTH). Our callback comes before those of
+//! extensions that commit elsewhere (INV-FRONT, `state/xact/order.rs`).
 //!
 //! *At a commit or abort* (1) the engine's transaction is published or undone, while the process
 //! has all that it refers to; then pending changes of storages and maps are done or undone, and the
@@ -19,7 +19,7 @@
 
 use crate::access::{altered, deferred, hollow, protect, ranges, statements, together};
 use crate::admin::annotate;
-use crate::durable::bulk;
+use crate::durable::bulk::{self, Written};
 use crate::hooks::utility;
 use crate::paths::{bypass, native};
 use crate::pg::isolation;
@@ -51,25 +51,30 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
             if let Some(t) = xact::sampled() {
                 together::note(t);
             }
-            write_made();
+            let made = write_made();
             xact::prepare();
+            bulk::finish(&made);
         }
         XACT_EVENT_COMMIT => {
             end(xact::publish());
+            bulk::end_transaction(true);
             xact::mixed::await_marks();
         }
         XACT_EVENT_ABORT => {
             end(xact::undo());
+            bulk::end_transaction(false);
             native::abort_transaction();
             annotate::abort_transaction();
         }
         XACT_EVENT_PRE_PREPARE => {
             make_deferred();
             xact::begin_commit();
-            write_made();
+            let made = write_made();
             xact::prepared::before();
+            bulk::finish(&made);
         }
         XACT_EVENT_PREPARE => {
+            bulk::end_transaction(false);
             if xact::prepared() {
                 forget();
             }
@@ -88,13 +93,12 @@ fn make_deferred() {
     unsafe { deferred::make_all() };
 }
 
-/// Writes the files of the storages that the transaction has made.
-fn write_made() {
+/// Writes the files of the storages that the transaction has made, but for their meta pages.
+fn write_made() -> Vec<Written> {
     let made = xact::made();
-    if !made.is_empty() {
-        bulk::write(made);
-    }
+    let written = if made.is_empty() { Vec::new() } else { bulk::write(made) };
     hollow::poison_built();
+    written
 }
 
 /// The engine's transaction has ended. `drops`: it may have dropped tables; `None`: this process

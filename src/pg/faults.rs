@@ -171,6 +171,14 @@ pub enum Fault {
     OneKeyFollowed,
     /// A row is entered behind a rival.
     EntersBehind,
+    /// Storages tell no CSN of their birth.
+    BirthForgotten,
+    /// They tell one from before their commit.
+    BirthEarly,
+    /// A round forgets that of a storage.
+    BirthLost,
+    /// A standby goes by the LSNs of pages, which those of a copied database have anew.
+    CopiedIsNew,
 }
 
 #[cfg(feature = "faults")]
@@ -181,7 +189,7 @@ mod switch {
     use std::cell::Cell;
     use std::ffi::CString;
 
-    const OURS: [(&str, Fault); 81] = [
+    const OURS: [(&str, Fault); 85] = [
         ("tid_looked_once", Fault::TidLookedOnce),
         ("upper_bound", Fault::UpperBound),
         ("descending_bounds", Fault::DescendingBounds),
@@ -263,6 +271,10 @@ mod switch {
         ("one_key_held", Fault::OneKeyHeld),
         ("one_key_followed", Fault::OneKeyFollowed),
         ("enters_behind", Fault::EntersBehind),
+        ("birth_forgotten", Fault::BirthForgotten),
+        ("birth_early", Fault::BirthEarly),
+        ("birth_lost", Fault::BirthLost),
+        ("copied_is_new", Fault::CopiedIsNew),
     ];
     const ENGINE: [(&str, Engine); 32] = [
         ("no_validation", Engine::NoValidation),

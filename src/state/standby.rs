@@ -175,6 +175,21 @@ pub fn tell_commit(csn: Csn) -> Option<Lsn> {
     None
 }
 
+/// On a primary: a commit has made storages of this birth. Tells that they may be shown, if that
+/// does not take long: else the companion tells it.
+pub fn tell_birth(csn: Csn) {
+    if !wal::is_archived() || shmem::engine().is_held_back(csn) {
+        return;
+    }
+    for _ in 0..TRIES {
+        if let Some(told) = stable().filter(|told| told.csn >= csn) {
+            log(&told, 0);
+            return;
+        }
+        compat::nap(TRY_US);
+    }
+}
+
 fn log(told: &Told, horizon: Csn) -> Lsn {
     let end = insert(told, horizon);
     // With this fault, a test finds commits that no other process flushes.

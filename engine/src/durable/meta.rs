@@ -4,6 +4,12 @@
 //! the index entry is. The high water of a table is the largest of the meta page's, those of
 //! entries of kind `High`, and one more than each record number with an entry. After a restart the
 //! numbers below it without a row are dead until VACUUM, and those above it were never used.
+//!
+//! **INV-BIRTH**: The meta page of a storage tells a CSN that is not below that of the commit which
+//! has made the storage. It is in WAL before that commit is. If a prepared transaction has made it,
+//! the CSN is above that of PREPARE: no standby shows anything between the two (INV-STABLE). So a
+//! snapshot of a standby that is not below this CSN shows all else that the commit has done. CSNs
+//! are of one life of the primary: the position in WAL at the birth says of which.
 
 use super::bytes::Bytes;
 use super::page::{Page, PageKind, PageMut, BODY, PAGE};
@@ -15,6 +21,31 @@ use crate::table::MAX_RECORDS;
 /// The bytes of its body, without rules.
 const LEN: usize = 64;
 const _: () = assert!(LEN + 1 + rules::MOST <= BODY);
+
+/// The birth of a storage (INV-BIRTH). All-zero: it is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Birth {
+    /// A CSN at or above that of the commit which has made the storage.
+    pub csn: Csn,
+    /// Where WAL was then.
+    pub at: Lsn,
+}
+
+impl Birth {
+    /// What the special area of a meta page says.
+    pub fn of(page: &Page) -> Birth {
+        Birth { csn: page.special.csn_max, at: page.special.b }
+    }
+    /// Snapshots below this CSN are older than the storage, in the life that has begun there. 0:
+    /// there are none, as the storage is older than the life.
+    pub fn floor(&self, life: Lsn) -> Csn {
+        if self.at > life {
+            self.csn
+        } else {
+            0
+        }
+    }
+}
 
 /// What the meta page says.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -37,6 +68,8 @@ pub struct Meta {
     pub blocks: u32,
     /// The protocols of the partitions.
     pub rules: Rules,
+    /// The birth of the storage.
+    pub birth: Birth,
 }
 
 impl Meta {
@@ -53,7 +86,7 @@ impl Meta {
         }
         body[56..LEN].copy_from_slice(&(self.rules.bytes().len() as u64).to_le_bytes());
         body.extend_from_slice(self.rules.bytes());
-        PageMut::begin(page, PageKind::Meta, 0, 0, self.round, 0).put_body(&body);
+        PageMut::begin(page, PageKind::Meta, 0, 0, self.round, self.birth.at).put_body(&body, self.birth.csn);
     }
     /// Reads it from a page that is right.
     pub fn read(page: &Page) -> Result<Meta, Malformed> {
@@ -69,6 +102,7 @@ impl Meta {
             high: bytes.u32()?,
             blocks: bytes.u32()?,
             rules: Rules::default(),
+            birth: Birth::of(page),
         };
         let rules = usize::try_from(bytes.u64()?).unwrap_or(usize::MAX);
         meta.rules = Rules::read(bytes.take(rules)?)?;
@@ -79,5 +113,27 @@ impl Meta {
     fn check(&self) -> Result<(), Malformed> {
         require(self.clock <= CSN_MAX, "an impossible clock in the meta page")?;
         require(self.high as u64 <= MAX_RECORDS, "a high water above all records in the meta page")
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_storage_has_its_birth_in_its_meta_page() {
+        for birth in [Birth::default(), Birth { csn: 7, at: 100 }] {
+            let (meta, mut bytes) = (Meta { rows: 3, birth, ..Meta::default() }, [0; PAGE]);
+            meta.write(&mut bytes);
+            let page = Page::read(&bytes, 0).unwrap().unwrap();
+            assert_eq!((Birth::of(&page), Meta::read(&page)), (birth, Ok(meta)));
+        }
+    }
+
+    #[test]
+    fn a_birth_counts_in_its_life_only() {
+        let birth = Birth { csn: 7, at: 100 };
+        assert_eq!([99, 100, 101].map(|life| birth.floor(life)), [7, 0, 0]);
+        assert_eq!(Birth::default().floor(0), 0);
     }
 }

@@ -32,7 +32,7 @@ pub mod window;
 mod tests;
 
 pub use entry::{Entry, Fragment, Kind};
-pub use meta::Meta;
+pub use meta::{Birth, Meta};
 pub use page::{Page, PageKind, PageMut, PAGE};
 pub use table::Durable;
 

@@ -77,15 +77,15 @@ pub struct Special {
     pub entries: u16,
     /// [`HAS_PENDING`], [`LONG`].
     pub flags: u16,
-    /// The largest CSN of its entries. In the meta page: 0.
+    /// The largest CSN of its entries. The meta page: the CSN of its storage's birth.
     pub csn_max: Csn,
     /// The largest token that the page has been told.
     pub token_max: u64,
     /// A journal page: where its first record begins. An image page: the position in WAL when it
-    /// was begun.
+    /// was begun, or written again.
     pub a: Lsn,
     /// A journal page: the end of the last record in it. An image page: the next block of a long
-    /// row, or 0.
+    /// row, or 0. The meta page: the position in WAL at its storage's birth.
     pub b: u64,
 }
 
@@ -334,9 +334,10 @@ impl<'a> PageMut<'a> {
         self.special.token_max = self.special.token_max.max(token);
         self.seal();
     }
-    /// Writes the body of a meta page.
-    pub(super) fn put_body(&mut self, body: &[u8]) {
+    /// Writes the body of a meta page, and the CSN of its storage's birth.
+    pub(super) fn put_body(&mut self, body: &[u8], birth: Csn) {
         debug_assert!(self.lower == HEAD && body.len() <= BODY);
+        self.special.csn_max = birth;
         self.page[HEAD..HEAD + body.len()].copy_from_slice(body);
         self.extend(body.len());
     }

@@ -2,7 +2,7 @@
 
 use super::merge::{Log, Outcome};
 use super::page::{Page, PageKind, PageMut, HAS_PENDING, LONG, PAGE};
-use super::Entry;
+use super::{Entry, Lsn};
 
 /// An entry as it stays. `None`: its transaction has aborted, or a decided entry has replaced it.
 /// That of a transaction which is prepared stays pending.
@@ -26,9 +26,10 @@ pub fn is_as_before(page: &Page, log: Log) -> bool {
 }
 
 /// Writes an image page again, with its entries as they stay. It has the same block and chain.
-pub fn resolve<'p>(page: &Page, to: &'p mut [u8; PAGE], log: Log) -> PageMut<'p> {
+/// `now`: the position in WAL.
+pub fn resolve<'p>(page: &Page, to: &'p mut [u8; PAGE], now: Lsn, log: Log) -> PageMut<'p> {
     let special = page.special;
-    let mut to = PageMut::begin(to, PageKind::Image, special.block, special.flags & LONG, special.a, special.b);
+    let mut to = PageMut::begin(to, PageKind::Image, special.block, special.flags & LONG, now, special.b);
     to.tell_token(special.token_max);
     for (_, entry) in page.entries() {
         if let Some(entry) = decided(&entry, log) {
@@ -60,14 +61,14 @@ mod tests {
             _ => Outcome::Older,
         };
         let mut again = [0; PAGE];
-        resolve(&read, &mut again, &mut log);
+        resolve(&read, &mut again, 200, &mut log);
         let again = Page::read(&again, 7).unwrap().unwrap();
         assert!(!is_due(&again));
-        assert_eq!((again.special.b, again.special.flags), (8, LONG));
+        assert_eq!((again.special.a, again.special.b, again.special.flags), (200, 8, LONG));
         let left: Vec<_> = again.entries().map(|(_, e)| (e.csn, e.pending)).collect();
         assert_eq!(left, [(1, None), (2, None)]);
         let mut open = [0; PAGE];
-        resolve(&read, &mut open, &mut |xid| if xid == 10 { Outcome::Open } else { Outcome::Aborted });
+        resolve(&read, &mut open, 200, &mut |xid| if xid == 10 { Outcome::Open } else { Outcome::Aborted });
         let open = Page::read(&open, 7).unwrap().unwrap();
         assert!(is_due(&open), "it is looked at again");
         let left: Vec<_> = open.entries().map(|(_, e)| (e.csn, e.pending)).collect();

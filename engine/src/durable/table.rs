@@ -14,7 +14,7 @@
 
 use super::standby::Live;
 use super::window::{Dirty, Home, Place};
-use super::{Lsn, Storage};
+use super::{Birth, Lsn, Storage};
 use crate::csn::{Csn, SlotId};
 use crate::faults::{self, Fault};
 use crate::memory::{OutOfMemory, TidDirectory};
@@ -87,6 +87,8 @@ pub struct Durable {
     /// On a primary: the rows of records without a version were deleted up to it (INV-UNLOADED). 0:
     /// before this life.
     unloaded: AtomicU64,
+    /// The birth of the storage (INV-BIRTH).
+    birth: [AtomicU64; 2],
     /// What a standby knows of its copy.
     pub live: Live,
 }
@@ -321,6 +323,17 @@ impl Durable {
     /// Called by loaders, and by the companion, whose rounds must not take it back.
     pub fn raise_horizon(&self, to: Lsn) -> Lsn {
         self.horizon.fetch_max(to, Ordering::SeqCst).max(to)
+    }
+
+    /// The birth of the storage, for meta pages.
+    pub fn birth(&self) -> Birth {
+        let [csn, at] = [0, 1].map(|n: usize| self.birth[n].load(Ordering::SeqCst));
+        Birth { csn, at }
+    }
+    /// The storage is born, or its meta page says so. No other process writes it meanwhile.
+    pub fn set_birth(&self, birth: Birth) {
+        self.birth[0].store(birth.csn, Ordering::SeqCst);
+        self.birth[1].store(birth.at, Ordering::SeqCst);
     }
 
     /// The home of a record. `None`: the record does not exist.

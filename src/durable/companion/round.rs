@@ -7,6 +7,7 @@
 use super::hold;
 use super::pace::Pace;
 use crate::durable::images::{Batch, Full};
+use crate::pg::faults::{self, Fault};
 use crate::pg::{buffers, compat, stored, wal};
 use crate::state::{shmem, standby, stop};
 use mixedcc_engine::csn::{Csn, SlotId};
@@ -17,7 +18,7 @@ use mixedcc_engine::durable::space::Space;
 use mixedcc_engine::durable::table::{Busy, Counts, Found, Logged, Look};
 use mixedcc_engine::durable::wal::{ImageKind, Op, Round, RoundKind};
 use mixedcc_engine::durable::window::{Place, Taken};
-use mixedcc_engine::durable::{Durable, Entry, Lsn, Meta, Page, PAGE};
+use mixedcc_engine::durable::{Birth, Durable, Entry, Lsn, Meta, Page, PAGE};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::{Engine, Table};
 use pgrx::pg_sys;
@@ -294,6 +295,7 @@ impl Work<'_, '_> {
             high: self.durable.high(),
             blocks: buffers::blocks(self.key, Fork::Main),
             rules: Rules::of(self.look.table.map()),
+            birth: if faults::on(Fault::BirthLost) { Birth::default() } else { self.durable.birth() },
         };
         if self.batch.put_meta(&meta).is_ok() {
             self.batch.write();

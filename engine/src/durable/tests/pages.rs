@@ -174,7 +174,7 @@ fn bytes_with_right_checksums_are_not_trusted_either() {
             body.iter_mut().skip(at).take(1).for_each(|b| *b = r.next() as u8);
         }
         let kind = *r.pick(&[PageKind::Image, PageKind::Journal, PageKind::Meta]);
-        PageMut::begin(&mut page, kind, 1, HAS_PENDING, 0, 0).put_body(&body);
+        PageMut::begin(&mut page, kind, 1, HAS_PENDING, 0, 0).put_body(&body, 0);
         if let Ok(Some(page)) = Page::read(&page, 1) {
             assert!(page.entries().all(|(_, e)| e.check().is_ok()));
             let _ = Meta::read(&page);
