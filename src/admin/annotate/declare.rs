@@ -438,6 +438,12 @@ pub fn redeclare() {
     declare(all);
 }
 
+/// So many calls of a function may be under way whose arguments are not complete: calls within
+/// arguments of calls. Those of others never get complete: a later argument is left to its DEFAULT,
+/// or not used by a function that the planner has taken in. (Such a call locks its partitions when
+/// it touches them.)
+const INCOMPLETE: usize = 100;
+
 /// `mixedcc.declaring`: an argument of an annotated function has been evaluated.
 pub fn at_argument(function: Oid, position: usize, value: Value) {
     if !is_wanted() || is_declared(function, position, &value) || is_idle() {
@@ -456,6 +462,10 @@ pub fn at_argument(function: Oid, position: usize, value: Value) {
         pending().retain(|a| a.transaction == argument.transaction);
         pending().push(argument);
         let is = |a: &Argument, p| a.function == function && a.position == p;
+        if pending().iter().filter(|a| is(a, position)).count() > INCOMPLETE {
+            let oldest = pending().iter().position(|a| is(a, position));
+            oldest.map(|i| pending().remove(i)).into_iter().for_each(Argument::forget);
+        }
         for (name, positions) in &f.partitions {
             if positions.iter().max() != Some(&position) {
                 continue;

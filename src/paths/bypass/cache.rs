@@ -36,6 +36,8 @@ type Plans = HashMap<usize, *mut Entry, BuildHasherDefault<Address>>;
 static PLANS: Local<Option<Plans>> = Local::new(None);
 /// Of the transaction: programs that were dropped in it while they were in use.
 static DROPPED: Local<Vec<*mut Program>> = Local::new(Vec::new());
+/// How often the process was told of a change.
+static CHANGES: Local<u64> = Local::new(0);
 
 /// The knowledge of a plan.
 #[derive(Clone, Copy)]
@@ -120,8 +122,13 @@ unsafe extern "C-unwind" fn make(q: *mut pg_sys::QueryDesc) -> Made {
         if rti == 0 {
             return Made::Refused(Reason::Plan);
         }
-        let cached = is_cached(stmt);
-        let known = if is_ours(stmt, rti) { compile(q, !cached) } else { Known::Refused(Reason::Plan) };
+        let before = CHANGES.get();
+        let mut known = if is_ours(stmt, rti) { compile(q) } else { Known::Refused(Reason::Plan) };
+        // A change of which the process was told meanwhile would have dropped it, had it been there.
+        let cached = is_cached(stmt) && CHANGES.get() == before;
+        if let (Known::Program(p), false) = (&mut known, cached) {
+            (**p).once = true;
+        }
         if cached && !matches!(known, Known::Refused(Reason::Rights)) {
             remember(stmt, known);
         }
@@ -161,7 +168,7 @@ unsafe fn is_cached(stmt: *mut pg_sys::PlannedStmt) -> bool {
     }
 }
 
-unsafe fn compile(q: *mut pg_sys::QueryDesc, once: bool) -> Known {
+unsafe fn compile(q: *mut pg_sys::QueryDesc) -> Known {
     // SAFETY: `q` has a valid plan, whose tables are locked (contract of `find`). Until the program
     // is complete its context goes with the current one, also on an error.
     unsafe {
@@ -177,7 +184,6 @@ unsafe fn compile(q: *mut pg_sys::QueryDesc, once: bool) -> Known {
         pg_sys::MemoryContextSwitchTo(old);
         match made {
             Ok(p) => {
-                (*p).once = once;
                 pg_sys::MemoryContextSetParent(context, pg_sys::CacheMemoryContext);
                 Known::Program(p)
             }
@@ -284,6 +290,7 @@ unsafe fn forget_entries(p: *mut Program) {
 }
 
 fn relation_changed(oid: Oid) {
+    CHANGES.set(CHANGES.get() + 1);
     // SAFETY: entries are valid while they are in the hash: `plan_gone` takes them out. Their
     // programs live, and so do those of states in use (INV-BYPASS-PROGRAM).
     unsafe {
@@ -307,6 +314,7 @@ fn relation_changed(oid: Oid) {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn catalog_changed(_arg: Datum, _cache: i32, _hash: u32) {
+    CHANGES.set(CHANGES.get() + 1);
     // SAFETY: entries are valid while they are in the hash: `plan_gone` takes them out.
     plans().values().for_each(|e| unsafe { drop_program(*e) });
 }

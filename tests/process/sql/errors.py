@@ -245,6 +245,24 @@ def meddle(connection, what, calls, statement):
     return message
 
 
+def test_arguments_left_to_defaults():
+    """Calls of an annotated function whose key is never complete leave nothing behind."""
+    if not OURS:
+        return
+    connection = make_database(DATABASE)
+    query(connection, f"CREATE TABLE t (a text, b int, PRIMARY KEY (a, b)) USING {METHOD} WITH (mixedcc.protocol = 'partcc')")
+    query(connection, "CREATE FUNCTION f(a text, b int DEFAULT 1) RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN b; END'")
+    query(connection, "SELECT mixedcc.annotate('f(text,int)', 't', 'a', 'b'); SELECT f('a', 1)")
+    calls = "SELECT count(f(repeat('x', 1000) || i)) FROM generate_series(1, %s) i"
+    query(connection, "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT f('a', 1); " + calls % 200)
+    before = own_memory(connection)
+    equal("calls whose keys are incomplete", value(connection, calls % 20000), 20000)
+    check("they leave no memory behind", own_memory(connection) - before < 5 * MB)
+    query(connection, "COMMIT; DROP FUNCTION f")
+    connection.close()
+    drop_database(DATABASE)
+
+
 def test_functions_in_the_engine():
     connection = make_database(DATABASE)
     query(connection, MEDDLER)
@@ -270,4 +288,4 @@ def test_functions_in_the_engine():
 
 
 if __name__ == "__main__":
-    main(test_native_arrays, test_native_by_statements, test_index_scans, test_hash_of_a_key, test_repartitioning, test_bounds_of_a_later_column, test_parameter_without_value, test_functions_in_the_engine)
+    main(test_native_arrays, test_native_by_statements, test_index_scans, test_hash_of_a_key, test_repartitioning, test_bounds_of_a_later_column, test_parameter_without_value, test_arguments_left_to_defaults, test_functions_in_the_engine)
