@@ -124,7 +124,7 @@ unsafe extern "C-unwind" fn make(q: *mut pg_sys::QueryDesc) -> Made {
         }
         let before = CHANGES.get();
         let mut known = if is_ours(stmt, rti) { compile(q) } else { Known::Refused(Reason::Plan) };
-        // A change of which the process was told meanwhile would have dropped it, had it been there.
+        // What the process was told of meanwhile would have dropped it, had it been there.
         let cached = is_cached(stmt) && CHANGES.get() == before;
         if let (Known::Program(p), false) = (&mut known, cached) {
             (**p).once = true;
