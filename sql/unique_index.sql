@@ -384,6 +384,7 @@ SELECT mixedcc.get(NULL::un_m, 5);
 EXPLAIN (COSTS OFF) SELECT * FROM un_m WHERE a = 5;
 DROP INDEX un_m_b;
 SELECT * FROM un_state('un_m');
+BEGIN; DROP INDEX un_m_c; SELECT * FROM un_state('un_m'); ROLLBACK;
 REINDEX TABLE un_m;
 SELECT * FROM un_state('un_m');
 SELECT mixedcc.get(NULL::un_m, 5);

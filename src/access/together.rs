@@ -9,7 +9,8 @@
 use crate::access::tuple;
 use crate::keys::codec::Codec;
 use crate::pg::Tid;
-use crate::state::{rel, shmem};
+use crate::state::rel::{self, Kept, RelInfo};
+use crate::state::shmem;
 use mixedcc_engine::partition::COLUMNS;
 use mixedcc_engine::{RecordRef, Table, Txn};
 use pgrx::pg_sys;
@@ -40,9 +41,15 @@ pub fn note(txn: &Txn) {
     }
 }
 
+/// The index in memory of the PRIMARY KEY.
+fn declared(info: &RelInfo) -> Option<&Kept> {
+    info.uniques.primary().filter(|kept| kept.oid == pg_sys::InvalidOid)
+}
+
 /// At some rows of a table.
 fn look<'a>(table: &'static Table, rows: impl Iterator<Item = &'a RecordRef> + Clone) {
-    let Some(info) = rel::by_table_id(table.id).filter(|i| i.uniques.primary().is_some()) else { return };
+    // `mixedcc.key_stats` shows the counts with the columns of the PRIMARY KEY.
+    let Some(info) = rel::by_table_id(table.id).filter(|i| declared(i).is_some()) else { return };
     // SAFETY: the transaction has used the table and holds its lock (INV-HELD), unless it has
     // dropped it: null then. Closed again, by an ERROR's clean-up if it comes to that.
     unsafe {
@@ -52,7 +59,7 @@ fn look<'a>(table: &'static Table, rows: impl Iterator<Item = &'a RecordRef> + C
         }
         // Not if it has got another storage, or row type, since.
         let known = if rel::is_ours(rel) { rel::known(rel).filter(|i| std::ptr::eq(i.table, table)) } else { None };
-        let codec = known.and_then(|i| i.uniques.primary()).and_then(|k| k.codec());
+        let codec = known.and_then(declared).and_then(|k| k.codec());
         if let Some(common) = codec.and_then(|c| common(rel, c, rows.clone())) {
             let mut parts = rows.map(|r| table.partition_no(r.rec));
             let first = parts.next();

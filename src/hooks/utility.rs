@@ -232,7 +232,7 @@ unsafe extern "C-unwind" fn follow_drop() {
     let of_it = DROPPED.with_borrow_mut(|dropped| dropped.extract_if(.., |(of, _)| *of >= level).collect::<Vec<_>>());
     // Tables that are not loaded have no primary index yet.
     let known = |oid: &Oid| ours(*oid).is_some_and(|c| shmem::find(c.storage_key()).is_some());
-    of_it.into_iter().map(|(_, oid)| oid).filter(known).for_each(|oid| options::sync(oid, Apply::default()));
+    of_it.into_iter().map(|(_, oid)| oid).filter(known).for_each(|oid| options::sync(oid, Apply::DROPS));
 }
 
 /// COPY of a table does not go through the executor's start: it counts as a use of its table at

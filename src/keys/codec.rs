@@ -425,6 +425,8 @@ impl KeyColumn {
 
 /// First byte of a spec: changes with the meaning of the others and of the keys.
 const SPEC: u8 = 2;
+/// The most columns of a unique index that has a spec.
+pub const MOST_OF_UNIQUE: usize = (PRIMARY_SPEC_MAX - 5) / 4;
 /// The same, of a spec that is of one index only: the index's OID follows.
 const SPEC_OF_INDEX: u8 = 3;
 const DESC: u8 = 1;

@@ -178,7 +178,10 @@ pub fn tell_commit(csn: Csn) -> Option<Lsn> {
 /// On a primary: a commit has made storages of this birth. Tells that they may be shown, if that
 /// does not take long: else the companion tells it.
 pub fn tell_birth(csn: Csn) {
-    if !wal::is_archived() || shmem::engine().is_held_back(csn) {
+    // A single-user server has no companion, and so nothing that is stable.
+    // SAFETY: a variable of this process.
+    let is_told = unsafe { pg_sys::IsUnderPostmaster } && wal::is_archived();
+    if !is_told || shmem::engine().is_held_back(csn) {
         return;
     }
     for _ in 0..TRIES {

@@ -111,9 +111,12 @@ unsafe extern "C-unwind" fn gone(arg: *mut core::ffi::c_void) {
     }
 }
 
-/// How many places are looked at for one that is known in a context. Scans of a statement and of
-/// the triggers of its rows alternate.
+/// How many places are looked at first for one that is known in a context. Scans of a statement and
+/// of the triggers of its rows alternate.
 const LOOKS: usize = 8;
+/// How many at most, before the context gets another place: else one row after the other might get
+/// one, where more contexts than that alternate.
+const ALL_LOOKS: usize = 1024;
 
 impl Walks {
     /// Where in `free` there is a place whose scans had the same memory, or one without any.
@@ -122,8 +125,9 @@ impl Walks {
         let gone = |i: &usize| self.places[self.free[*i] as usize].gone;
         // SAFETY: a `Gone` that a place knows is there: `gone` takes it away.
         let is_known = |i: &usize| unsafe { gone(i).as_ref() }.is_some_and(|g| g.context == context);
-        let looks = || (n.saturating_sub(LOOKS)..n).rev();
-        let found = looks().find(is_known).or_else(|| looks().find(|i| gone(i).is_null()));
+        let looks = |many: usize| (n.saturating_sub(many)..n).rev();
+        let free = looks(LOOKS).find(is_known).or_else(|| looks(LOOKS).find(|i| gone(i).is_null()));
+        let found = free.or_else(|| looks(ALL_LOOKS).find(is_known));
         found.unwrap_or_else(|| {
             self.free.push(self.places.len() as u32);
             self.places.push(Place { walk: None, gone: std::ptr::null_mut() });

@@ -14,11 +14,12 @@ use pgrx::pg_sys::{self, Oid};
 /// Brings the indexes in memory in line with the table's indexes, after commands that may have
 /// changed these. They have locked the table against writers at least (a partition, when its parent
 /// gets a key); where a command has not, there is nothing to do. A command that has built an index
-/// has made the one in memory then ([`build_key`]).
+/// has made the one in memory then ([`build_key`]). `drops`: the command has dropped an index, and
+/// makes none that nbtree can answer.
 ///
 /// # Safety
 /// An open relation of ours.
-pub unsafe fn sync(rel: pg_sys::Relation) {
+pub unsafe fn sync(rel: pg_sys::Relation, drops: bool) {
     // SAFETY: `rel` is open and of ours (contract of this function).
     unsafe {
         if !pg_sys::CheckRelationLockedByMe(rel, pg_sys::ShareLock as i32, true) {
@@ -27,8 +28,10 @@ pub unsafe fn sync(rel: pg_sys::Relation) {
         refill(rel);
         let table = rel::info(rel).table;
         let wanted = wanted(rel);
-        let missing: Vec<&Wanted> =
-            wanted.iter().filter(|w| !is_made(table, w) && is_made_now(rel, table, w)).collect();
+        let missing: Vec<&Wanted> = wanted
+            .iter()
+            .filter(|w| !is_made(table, w) && is_made_now(rel, w, !drops && table.uniques().count() < INDEXES))
+            .collect();
         let is_left = |i: &Primary| wanted.iter().all(|w| w.spec != i.spec());
         if missing.is_empty() && !table.uniques().any(|(_, i)| is_left(i)) {
             return;
@@ -71,15 +74,14 @@ unsafe fn refill(rel: pg_sys::Relation) {
 }
 
 /// Is an index in memory that the table has not got made by this command? One that nbtree answers
-/// as well waits for a command that excludes readers. DROP INDEX of one of four makes none: it must
-/// not need memory.
-unsafe fn is_made_now(rel: pg_sys::Relation, table: &Table, w: &Wanted) -> bool {
+/// as well waits for a command that excludes readers, and drops none. (Where all numbers are taken
+/// the command has given one of them up.)
+unsafe fn is_made_now(rel: pg_sys::Relation, w: &Wanted, may_make: bool) -> bool {
     // SAFETY: `rel` is open and of ours: contract of `sync`. Its index is looked at while it is
     // open.
     unsafe {
         let is_hollow = || w.whole && with_index(w.index, |index| compat::is_hollow(index)) == Some(true);
-        let has_room = table.uniques().count() < INDEXES;
-        has_room && pg_sys::CheckRelationLockedByMe(rel, pg_sys::AccessExclusiveLock as i32, false) || is_hollow()
+        may_make && pg_sys::CheckRelationLockedByMe(rel, pg_sys::AccessExclusiveLock as i32, false) || is_hollow()
     }
 }
 

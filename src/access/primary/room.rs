@@ -92,8 +92,9 @@ pub unsafe fn is_open_to_unique(rel: pg_sys::Relation) -> bool {
     unsafe { wanted(rel) }.len() < INDEXES
 }
 
-/// May a unique index of these columns be hollow: are they never NULL, and of exact types in their
-/// default order? A name that is none of the relation's columns is not taken for one.
+/// May a unique index of these columns be hollow: are they never NULL, of exact types in their
+/// default order, and not too many? A name that is none of the relation's columns is not taken for
+/// one.
 ///
 /// # Safety
 /// An open relation.
@@ -111,7 +112,7 @@ pub unsafe fn may_be_key(rel: pg_sys::Relation, names: &[String]) -> bool {
             let column = compat::attribute(desc, i);
             compat::is_never_null(desc, i) && codec::is_exact_by_default(column.atttypid, column.attcollation)
         };
-        names.iter().all(|name| find(name).is_some_and(fits))
+        names.len() <= codec::MOST_OF_UNIQUE && names.iter().all(|name| find(name).is_some_and(fits))
     }
 }
 

@@ -203,7 +203,9 @@ pub unsafe fn uniques_in_memory(rel: pg_sys::Relation) -> Vec<Oid> {
     // SAFETY: `rel` is open and of ours (contract of this function).
     unsafe {
         let mut all = hollow_uniques(rel);
-        all.extend(rel::info(rel).table.uniques().filter_map(|(_, i)| codec::index_of_spec(i.spec())));
+        // A table that is not loaded has none left.
+        let table = rel::known_table_of(rel).into_iter();
+        all.extend(table.flat_map(|t| t.uniques()).filter_map(|(_, i)| codec::index_of_spec(i.spec())));
         all
     }
 }

@@ -29,11 +29,16 @@ pub struct Apply {
     pub protocol: bool,
     /// Give all partitions the initial waiting policy.
     pub policy: bool,
+    /// Make no index in memory that nbtree can answer: a command that drops one must not need
+    /// memory.
+    pub drops: bool,
 }
 
 impl Apply {
     /// Both.
-    pub const ALL: Apply = Apply { protocol: true, policy: true };
+    pub const ALL: Apply = Apply { protocol: true, policy: true, drops: false };
+    /// An index was dropped.
+    pub const DROPS: Apply = Apply { protocol: false, policy: false, drops: true };
 }
 
 /// What the options ask for.
@@ -354,7 +359,7 @@ unsafe fn bring_in_line(rel: pg_sys::Relation, apply: Apply) {
                 || (apply.policy && p.policy() != w.policy)
         }) || map.tuning() != w.tuning;
         if !other && !differs(map, &w) {
-            return crate::access::primary::sync(rel);
+            return crate::access::primary::sync(rel, apply.drops);
         }
         pg_sys::LockRelationOid(relid, pg_sys::AccessExclusiveLock as i32);
         xact::before_change();
@@ -368,7 +373,7 @@ unsafe fn bring_in_line(rel: pg_sys::Relation, apply: Apply) {
             exchange(table, new, |_| {});
         }
         pg_sys::CacheInvalidateRelcacheByRelid(relid);
-        crate::access::primary::sync(rel);
+        crate::access::primary::sync(rel, apply.drops);
     }
 }
 

@@ -53,8 +53,8 @@ const FACTS: &str = "SELECT a.amname = 'mixedcc', c.relpersistence = 'p', greate
     ARRAY(SELECT (SELECT string_agg(format(CASE WHEN k.atttypid IN (20, 21, 23) THEN '2 + length(to_hex(r.%1$I::int8 # (r.%1$I::int8 >> 63))) / 2'
                 ELSE 'pg_column_size(r.%1$I) + 2' END, k.attname), ' + ')
             FROM pg_attribute k WHERE k.attrelid = c.oid AND k.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
-        FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND (i.indisprimary
-            OR i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL AND i.indnatts = i.indnkeyatts
+        FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND i.indnkeyatts <= 31 AND (i.indisprimary
+            OR i.indisunique AND i.indnkeyatts <= 30 AND i.indpred IS NULL AND i.indexprs IS NULL AND i.indnatts = i.indnkeyatts
                 AND NOT EXISTS (SELECT FROM pg_attribute n WHERE n.attrelid = c.oid AND n.attnum = ANY (i.indkey) AND NOT n.attnotnull))
         ORDER BY NOT i.indisprimary, i.indexrelid LIMIT 4),
     format('%I.%I', n.nspname, c.relname)

@@ -178,7 +178,7 @@ fn grant(oid: Oid, name: &str, wishes: &[(bool, Element)]) -> Apply {
     options::check_table(oid, &o);
     o.store(oid);
     let named = |n: &str| wishes.iter().any(|(_, e)| e.name == n);
-    Apply { protocol: named("protocol"), policy: named("waiting_policy") }
+    Apply { protocol: named("protocol"), policy: named("waiting_policy"), drops: false }
 }
 
 /// Locks the table for a statement with options of ours. What its name means now is what is checked

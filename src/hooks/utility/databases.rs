@@ -27,6 +27,7 @@ use pgrx::prelude::*;
 pub fn create(call: Call) {
     // SAFETY: the node is of the call's statement, whose tag the dispatch has looked at.
     let s = unsafe { &*call.node::<pg_sys::CreatedbStmt>() };
+    must_be_writable(c"CREATE DATABASE");
     must_be_alone(&call, c"CREATE DATABASE");
     let options = elements(s.options);
     let given = |name: &str| options.iter().find(|e| e.name == name).and_then(|e| e.value.clone());
@@ -52,6 +53,7 @@ pub fn remove(call: Call) {
     // The name may mean another database as soon as it is looked up. The one that is locked is the
     // one that the command drops. (If the name means none yet, and another session gives it to one
     // before the command looks, the command drops that one. Its tables stay in memory then.)
+    must_be_writable(c"DROP DATABASE");
     must_be_alone(&call, c"DROP DATABASE");
     let command = Command::Drop { force: flag(s.options, "force") };
     let closed = lock_own(&name, command);
@@ -77,6 +79,7 @@ pub fn alter(call: Call) {
     // Beside others the command refuses this option.
     if let [Element { name: option, value: Some(to), .. }] = &options[..] {
         if option == "tablespace" {
+            must_be_writable(c"ALTER DATABASE");
             must_be_alone(&call, c"ALTER DATABASE SET TABLESPACE");
             if let Some(db) = lock_own(&name, Command::Move) {
                 if compat::tablespace_of(Oid::from(db)) == Some(tablespace(to)) {
@@ -129,6 +132,16 @@ impl Command {
     fn busy(self, name: &str) -> String {
         let source = if matches!(self, Command::Create) { "source " } else { "" };
         format!("{source}database \"{name}\" is being accessed by other users")
+    }
+}
+
+/// The command is refused in a READ ONLY transaction: before it, as PostgreSQL does.
+fn must_be_writable(command: &std::ffi::CStr) {
+    // SAFETY: a variable of this process, and a C string. The ERROR unwinds.
+    unsafe {
+        if pg_sys::XactReadOnly {
+            pg_sys::PreventCommandIfReadOnly(command.as_ptr());
+        }
     }
 }
 

@@ -232,7 +232,7 @@ pub fn drop_index(call: Call) {
         // SAFETY: any OID can be locked; a table that was dropped meanwhile has no class.
         unsafe { pg_sys::LockRelationOid(*oid, pg_sys::AccessExclusiveLock as i32) };
         if ours(*oid).is_some() {
-            options::sync(*oid, Apply::default());
+            options::sync(*oid, Apply::DROPS);
         }
     }
 }

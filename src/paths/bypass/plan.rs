@@ -390,6 +390,27 @@ unsafe extern "C-unwind" fn refused(node: *mut Node, context: *mut core::ffi::c_
     }
 }
 
+/// Does an expression, which the planner has not changed yet, call a function that may do anything,
+/// or test a domain?
+///
+/// # Safety
+/// An expression.
+pub unsafe fn calls_foreign(node: *mut Node) -> bool {
+    // SAFETY: the contract of this function.
+    unsafe { is_foreign_call(node, std::ptr::null_mut()) }
+}
+
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn is_foreign_call(node: *mut Node, context: *mut core::ffi::c_void) -> bool {
+    // SAFETY: `expression_tree_walker` gives a valid node or null (nodeFuncs.h).
+    unsafe {
+        !node.is_null()
+            && ((*node).type_ == NodeTag::T_CoerceToDomain
+                || pg_sys::check_functions_in_node(node, Some(is_foreign), std::ptr::null_mut())
+                || pg_sys::expression_tree_walker(node, Some(is_foreign_call), context))
+    }
+}
+
 /// Does it call a function for values of types of users, or of row types? What such a function
 /// calls in turn depends on the type: casts to JSON, operator classes, CHECK constraints of domains
 /// may run any function. Those of row types keep between calls what they know of the type, and

@@ -206,7 +206,14 @@ def test_refused():
         ("DROP with an active slot", slot, drop, no_slot,
          ("55006", f'database "{COPY}" is used by an active logical replication slot')),
     )
+    # As of the boss's session, whose role stays.
+    read_only = (drop, f"{move} space2", f"{move} pg_default", f"CREATE DATABASE other TEMPLATE {COPY}")
     try:
+        query(boss, "SET default_transaction_read_only = on")
+        for sql in read_only:
+            equal(f"definitions: read only, {sql}", refusal(boss, sql), ("25006", f"cannot execute {' '.join(sql.split()[:2])} in a read-only transaction"))
+            equal(f"definitions: read only, {sql}: it ends no session", error_of(user, "SELECT count(*) FROM r, u"), "none")
+        query(boss, "RESET default_transaction_read_only")
         for what, before, sql, after, wanted in cases:
             for prepare in before.split("; "):
                 query(user, prepare)

@@ -6,13 +6,14 @@
 //! marked its rows, and then for a round of the table, which images them. So each entry of a
 //! committed id below the horizon has a decided copy in an image.
 
-use crate::pg::compat;
+use crate::pg::{compat, relations, text};
 use crate::state::above::TooLarge;
 use crate::state::shmem::{self, Absence};
 use crate::state::{rel, xact};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::Table;
 use pgrx::pg_sys;
+use pgrx::prelude::*;
 
 /// A look at commits under way, and the next one, µs.
 const LOOK_US: core::ffi::c_long = 1000;
@@ -44,6 +45,12 @@ pub unsafe fn of(rel: pg_sys::Relation) -> (Result<&'static Table, TooLarge>, pg
             } else if durable.is_flagged() {
                 // A single-user server makes no rounds. COMMIT PREPARED has rows here whose outcome
                 // in the files is still that of the commit log.
+                pgrx::ereport!(
+                    PgLogLevel::WARNING,
+                    PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                    format!("relfrozenxid of table \"{}\" stays as it is", text::shown(&relations::name((*rel).rd_id))),
+                    "Prepared transactions that this server has ended have changed the table. End the single-user server, and run VACUUM in another one."
+                );
                 return (Ok(table), (*(*rel).rd_rel).relfrozenxid);
             }
         }
