@@ -25,6 +25,7 @@ pub unsafe fn sync(rel: pg_sys::Relation, drops: bool) {
         if !pg_sys::CheckRelationLockedByMe(rel, pg_sys::ShareLock as i32, true) {
             return;
         }
+        rel::info(rel); // the first use of a table empties files
         refill(rel);
         let table = rel::info(rel).table;
         let wanted = wanted(rel);

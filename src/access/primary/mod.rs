@@ -45,6 +45,6 @@ pub use build::fill;
 pub use enter::{announce, enter, short_key_of_entry, tombstone, ShortKey};
 pub use keys::{codecs_of, first_number, keys_of, OwnKeys};
 pub use line::{build_key, sync};
-pub use room::{begins_hollow, has_fitting_unique, is_open_to_unique, is_to_be_hollow, may_be_key};
+pub use room::{begins_hollow, has_fitting_unique, is_open_to_unique, is_to_be_hollow, may_be_key, settle_files};
 pub use serves::{hollow_key, is_usable, key_by, key_of_index, known_declared, usable, usable_by, usable_declared};
 pub use wanted::{hollow_uniques, specs, specs_of_committed, uniques_in_memory};

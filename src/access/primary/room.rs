@@ -3,7 +3,7 @@
 use super::wanted::{indexes_that, of_unique, wanted, wanted_by, wanted_of, Wanted};
 use crate::keys::codec;
 use crate::pg::compat;
-use crate::state::rel;
+use crate::state::{rel, save};
 use mixedcc_engine::record::INDEXES;
 use mixedcc_engine::Table;
 use pgrx::pg_sys::{self, Oid};
@@ -80,6 +80,21 @@ pub(super) fn number_beside(table: &Table, others: &[Wanted]) -> Option<usize> {
     let is_free = |nth: &usize| table.unique(*nth).is_none();
     let is_left = |nth: &usize| table.unique(*nth).is_some_and(|i| others.iter().all(|w| w.spec != i.spec()));
     (0..INDEXES).find(is_free).or_else(|| (0..INDEXES).find(is_left))
+}
+
+/// Lets the first use of an unlogged table be now, before the files of its indexes are looked at: if
+/// it starts empty they are emptied, beside buffers (INV-ATTACH). Not if its rows are elsewhere:
+/// then each use is an error, and empties nothing.
+///
+/// # Safety
+/// An open relation.
+pub unsafe fn settle_files(rel: pg_sys::Relation) {
+    // SAFETY: `rel` is open (contract of this function), and of ours where it is used.
+    unsafe {
+        if rel::is_ours(rel) && !compat::is_permanent(rel) && !save::is_missing(rel) {
+            rel::info(rel);
+        }
+    }
 }
 
 /// Would a build of one of the relation's unique indexes bring it into memory? Such a build needs

@@ -199,6 +199,7 @@ fn lock_for_unique(oid: Oid, may: impl FnOnce(pg_sys::Relation) -> bool) {
         if rel.is_null() {
             return;
         }
+        primary::settle_files(rel);
         let takes = rel::is_ours(rel) && primary::is_open_to_unique(rel) && may(rel);
         pg_sys::relation_close(rel, pg_sys::AccessShareLock as i32);
         if takes {
@@ -245,6 +246,7 @@ fn indexes_of(table: Oid, find: unsafe fn(pg_sys::Relation) -> Vec<Oid>) -> Vec<
         if rel.is_null() {
             return Vec::new();
         }
+        primary::settle_files(rel);
         let found = if rel::is_ours(rel) { find(rel) } else { Vec::new() };
         pg_sys::relation_close(rel, pg_sys::AccessShareLock as i32);
         found
