@@ -82,8 +82,8 @@ pub(super) fn number_beside(table: &Table, others: &[Wanted]) -> Option<usize> {
     (0..INDEXES).find(is_free).or_else(|| (0..INDEXES).find(is_left))
 }
 
-/// Lets the first use of an unlogged table be now, before the files of its indexes are looked at: if
-/// it starts empty they are emptied, beside buffers (INV-ATTACH). Not if its rows are elsewhere:
+/// Lets the first use of an unlogged table be now, before the files of its indexes are looked at.
+/// If it starts empty they are emptied, beside buffers (INV-ATTACH). Not if its rows are elsewhere:
 /// then each use is an error, and empties nothing.
 ///
 /// # Safety
