@@ -481,7 +481,7 @@ def test_conflicts():
 
 
 # How a table leaves the memory of the primary, and how index entries of its deleted rows go.
-UNLOADS = (("CREATE DATABASE", "VACUUM"), ("DROP DATABASE that fails", "VACUUM"), ("CREATE DATABASE", "marks, btree"), ("CREATE DATABASE", "marks, hash"))
+UNLOADS = (("CREATE DATABASE", "VACUUM"), ("CREATE DATABASE that fails", "VACUUM"), ("CREATE DATABASE", "marks, btree"), ("CREATE DATABASE", "marks, hash"))
 
 
 def test_unloaded():
@@ -500,13 +500,11 @@ def test_unloaded():
         wanted = sorted(query(reader, look))
         premise(f"{leaves}, {goes}: its rows", len(wanted) == 1000)
         query(other, "DELETE FROM t WHERE id <= 300")
+        other.close()
         if leaves == "CREATE DATABASE":
-            other.close()
             query(primary, f"CREATE DATABASE {name}_copy TEMPLATE {name}")
         else:
-            query(other, "CREATE SUBSCRIPTION left_s CONNECTION 'dbname=nowhere' PUBLICATION p WITH (connect = false)")
-            other.close()
-            equal("standby: DROP DATABASE fails", code_of(primary, f"DROP DATABASE {name}"), "55006")
+            equal("standby: CREATE DATABASE fails", code_of(primary, f"CREATE DATABASE {name}_copy TEMPLATE {name} OWNER nobody_there"), "42704")
         other = connect(name)
         premise(f"{leaves}, {goes}: the table was not in memory", value(other, "SELECT mixedcc.load('t')"))
         time.sleep(0.5)  # no other process may still hold back what goes
@@ -523,9 +521,6 @@ def test_unloaded():
         wait_until(lambda: Servers.standby.ask("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (replayed,)), 3)
         equal(f"standby: an old snapshot keeps its rows, {leaves}, {goes}", sorted(query(reader, look)), wanted)
         reader.close()
-        if leaves != "CREATE DATABASE":
-            query(other, "ALTER SUBSCRIPTION left_s SET (slot_name = NONE)")
-            query(other, "DROP SUBSCRIPTION left_s")
         catches_up(Servers.standby, primary)
         reader = Servers.standby.connect(dbname=name, options="-c enable_seqscan=off")
         equal(f"standby: the next one has those of the primary, {leaves}, {goes}", sorted(query(reader, look)), sorted(query(other, look)))
