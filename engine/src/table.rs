@@ -19,7 +19,7 @@ use crate::index::{DeadEntries, Primary, Reuse};
 use crate::memory::{Latch, OutOfMemory, TidDirectory};
 use crate::name::Name;
 use crate::partition::{Partition, PartitionMap, Together, SPEC_MAX};
-use crate::primitive::{prefetch, relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::primitive::{relax, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::protocol::{Policy, ProtocolSet};
 use crate::range::TableRanges;
 use crate::record::{Record, INDEXES, REC_DEAD, REC_USED, REC_VACUUM};
@@ -189,10 +189,6 @@ impl Table {
         // SAFETY: INV-MAP: the map lives until the table is freed, or until a caller of
         // `replace_map` that excludes all users of the table frees it.
         unsafe { &*self.map.load(Ordering::Acquire) }
-    }
-    /// Prefetches where the map is found.
-    pub(crate) fn prefetch_map(&self) {
-        prefetch(std::ptr::from_ref(&self.map));
     }
     /// Puts another map in use and returns the old one. Statistics start again. The caller excludes
     /// all other users of the table.

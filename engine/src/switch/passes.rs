@@ -1,7 +1,7 @@
 //! The coordinator's passes over partitions, and the coordinator's state that is visible to all.
 
 use super::{AtStep, Done, Event, Passed, Step, StepEvent};
-use crate::primitive::{prefetch, AtomicU32, AtomicU64, Ordering};
+use crate::primitive::{AtomicU32, AtomicU64, Ordering};
 use crate::shared::Engine;
 use crate::table::Table;
 
@@ -35,18 +35,6 @@ pub struct Passes {
     pub done: u64,
 }
 
-/// So many tables are fetched at once: a pass goes through the memory of all tables, and no other
-/// process needs most of it.
-const AHEAD: usize = 16;
-
-/// Prefetches what a pass reads of tables whose switches are settled.
-fn prefetch_switches(tables: &[&'static Table]) {
-    tables.iter().for_each(|t| t.prefetch_map());
-    tables.iter().for_each(|t| prefetch(std::ptr::from_ref(t.map())));
-    let first = |t: &&'static Table| t.map().partitions().first();
-    tables.iter().filter_map(first).for_each(|p| prefetch(std::ptr::from_ref(&p.switch)));
-}
-
 impl Engine {
     /// The boundaries that all slots have passed.
     pub fn passed(&self) -> Passed {
@@ -68,10 +56,7 @@ impl Engine {
         let passed = self.passed();
         let mut out = Passes::default();
         let mut stopping = false;
-        for (nth, t) in tables.iter().enumerate() {
-            if nth.is_multiple_of(AHEAD) {
-                prefetch_switches(&tables[nth..tables.len().min(nth + AHEAD)]);
-            }
+        for t in tables {
             for (no, p) in t.map().partitions().iter().enumerate() {
                 let record = |d: Done| {
                     self.shared.switches.push(t.id, t.key, t.name.get().as_deref(), no as u32, d);
