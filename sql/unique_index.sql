@@ -431,6 +431,18 @@ SELECT count(*) FROM mixedcc.primary_index('un_c');
 INSERT INTO un_c VALUES (3, 2);
 SELECT * FROM un_c ORDER BY a;
 DROP TABLE un_c;
+-- An event trigger inserts a key again, between the change of the definition and the end of the command.
+CREATE TABLE un_v (a int NOT NULL, b int) USING mixedcc;
+INSERT INTO un_v VALUES (1, 1), (2, 2);
+CREATE FUNCTION un_again() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO un_v VALUES (1, 9); END $$;
+CREATE EVENT TRIGGER un_again ON ddl_command_end WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION un_again();
+BEGIN;
+CREATE UNIQUE INDEX un_v_a ON un_v (a);
+ALTER TABLE un_v ADD PRIMARY KEY USING INDEX un_v_a;
+ROLLBACK;
+DROP EVENT TRIGGER un_again;
+DROP FUNCTION un_again;
+DROP TABLE un_v;
 -- More columns than an index in memory can have: nbtree has the entries.
 SELECT format('CREATE TABLE un_h (%s, PRIMARY KEY (%s)) USING mixedcc', string_agg(format('c%s int NOT NULL DEFAULT 0', i), ', '),
     string_agg('c' || i, ', ')) FROM generate_series(1, 32) i \gexec

@@ -3,13 +3,14 @@
 use super::build::{build, Built};
 use super::room::{is_made, number_beside, others};
 use super::wanted::{hollow_uniques, of_unique, wanted, wanted_by, wanted_of, with_index, Wanted};
-use crate::pg::{compat, text};
+use crate::pg::{compat, relations, text};
 use crate::state::rel;
 use crate::state::{shmem, xact};
 use mixedcc_engine::index::Primary;
 use mixedcc_engine::record::INDEXES;
 use mixedcc_engine::Table;
 use pgrx::pg_sys::{self, Oid};
+use pgrx::prelude::*;
 
 /// Brings the indexes in memory in line with the table's indexes, after commands that may have
 /// changed these. They have locked the table against writers at least (a partition, when its parent
@@ -40,8 +41,9 @@ pub unsafe fn sync(rel: pg_sys::Relation, drops: bool) {
         pg_sys::LockRelationOid((*rel).rd_id, pg_sys::AccessExclusiveLock as i32);
         for w in missing {
             if replace(rel, table, w, &wanted).duplicate.is_some() {
-                let name = text::read(pg_sys::get_rel_name(w.index));
-                pgrx::error!("mixedcc has found two rows with one key of index \"{}\"", text::shown(&name));
+                let message = format!("could not create unique index \"{}\"", text::shown(&relations::name(w.index)));
+                let code = PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION;
+                pgrx::ereport!(PgLogLevel::ERROR, code, message, "Two rows have one key.");
             }
         }
         for (nth, _) in table.uniques().filter(|(_, i)| is_left(i)) {
