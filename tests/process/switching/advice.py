@@ -3,6 +3,8 @@
 stands; and that it is gone when it was followed."""
 
 import re
+import threading
+import time
 
 from process.switching import choice
 from lib.common import OURS, check, connect, equal, main, make_database, ok, query, value, wait_until
@@ -166,6 +168,19 @@ def test_advice_protocols():
             query(c, "UPDATE t SET v = v + 1 WHERE id = 7")
     said = advice_of("t")
     check("advice: several partitions are advised for one with conflicts", "mixedcc.partitions = 16" in said.get("partitions", ""), said)
+    check("advice: where nothing is lost they save nothing", "saves at most 0 %" in said["partitions"], said)
+    # The second of two who write one row sleeps for half of the time of both, or a bit less.
+    ok(one, "BEGIN")
+    ok(one, "UPDATE t SET v = v + 1 WHERE id = 7")
+    waits = threading.Thread(target=query, args=(two, "UPDATE t SET v = v + 1 WHERE id = 7"))
+    waits.start()
+    time.sleep(2)
+    ok(one, "COMMIT")
+    waits.join()
+    said = advice_of("t").get("partitions", "")
+    found = re.search(r"at most (\d+) %.*: (\d+) % went into attempts that failed.*slept for its locks in (\d+) %", said)
+    shares = [int(g) for g in found.groups()] if found else []
+    check("advice: they save what is slept and lost at most", shares and shares[0] == min(100, shares[1] + shares[2]) and 20 <= shares[2], said)
     check("advice: without a reason there is no advice on transactions", "transactions" not in said, said)
     query(choice.BOSS, "SELECT mixedcc.reset_stats('t')")
     for n in range(40):
