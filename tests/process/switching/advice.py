@@ -169,7 +169,7 @@ def test_advice_protocols():
     said = advice_of("t")
     check("advice: several partitions are advised for one with conflicts", "mixedcc.partitions = 16" in said.get("partitions", ""), said)
     check("advice: where nothing is lost they save nothing", "saves at most 0 %" in said["partitions"], said)
-    # The second of two who write one row sleeps for half of the time of both, or a bit less.
+    # Two sessions write one row. The second one sleeps for half of the time of both, or a bit less.
     ok(one, "BEGIN")
     ok(one, "UPDATE t SET v = v + 1 WHERE id = 7")
     waits = threading.Thread(target=query, args=(two, "UPDATE t SET v = v + 1 WHERE id = 7"))
