@@ -45,6 +45,8 @@ pub enum Fault {
     FinishesBlindly,
     /// A switch is taken back when transactions may follow the new protocol alone.
     TakesBackLate,
+    /// Each protocol replaces each other one in a single step.
+    AllRelyAlike,
     /// A transaction follows only the partition's present set, and forgets the sets before it.
     ForgetsProtocols,
     /// The next collection frees all retired memory, even if readers can reach it.

@@ -2,6 +2,7 @@
 
 use super::{Protocol, Reading, Rules, Touch};
 use crate::error::Error;
+use crate::faults::{self, Fault};
 use crate::lock::Mode;
 use crate::partition::Partition;
 use crate::platform::Platform;
@@ -57,7 +58,7 @@ impl ProtocolSet {
         Protocol::ALL.into_iter().find(|&p| self == ProtocolSet::of(p))
     }
     /// Those that are not in the other one.
-    pub(crate) fn minus(self, other: ProtocolSet) -> ProtocolSet {
+    pub(crate) const fn minus(self, other: ProtocolSet) -> ProtocolSet {
         ProtocolSet(self.0 & !other.0)
     }
     pub(crate) const fn bits(self) -> u32 {
@@ -163,6 +164,18 @@ impl ProtocolSet {
     pub(crate) fn only_validates_reads(self) -> bool {
         let only = those!(R => R::VALIDATES_READS && (R::READ.is_none() || R::LOCKS_HOT) && R::BEFORE_SCAN.is_none());
         self.0 & !only.0 == 0
+    }
+    /// Do those who follow this set, and those who follow the other one, rely on the same thing?
+    /// That is: reads are remembered, rows are locked that were written, and both are compared at
+    /// the commit. Locks of hot rows only spare failures (INV-HEAT). Then one set may replace the
+    /// other one in a single step (INV-STEP).
+    pub fn relies_alike(self, other: ProtocolSet) -> bool {
+        let locks = those!(R => R::LOCKS_PARTITIONS || R::LOCKS_READS || R::LOCKS_WRITES || R::LOCKS_RANGES);
+        let acts = those!(R => R::START.is_some() || R::PREPROCESS.is_some() || R::WRITE.is_some()
+            || R::EXPOSE.is_some() || R::STEP.is_some() || R::BEFORE_COMMIT.is_some() || R::ENDED.is_some());
+        let at_commit = those!(R => R::LOCK_AT_COMMIT.is_some()).minus(locks).minus(acts);
+        let relies = |s: ProtocolSet| s.meets(at_commit) && s.minus(at_commit).0 == 0 && s.only_validates_reads();
+        relies(self) && relies(other) || faults::on(Fault::AllRelyAlike)
     }
     /// Is it of use that transactions declare the partition?
     pub fn wants_declarations(self) -> bool {

@@ -13,7 +13,8 @@ pub enum Step {
     Settled = 0,
     /// {old, new} is in use. Transactions that follow only the old protocol may still run.
     Upgrading = 1,
-    /// The target is in use. Transactions that follow both may still run.
+    /// The target is in use. Transactions may still run that follow both, or the old protocol
+    /// alone if both rely on the same.
     Degrading = 2,
     /// The stop-all method: no transaction begins to follow, and the switch waits for those that
     /// follow.
@@ -378,10 +379,10 @@ impl Switch {
         self.want(now, |v| free(&v).then_some(SwitchView { wanted, why, by: 0, ..v })).is_ok()
     }
 
-    /// Takes back the coordinator's own switch that is under way. While it is an upgrade, the old
-    /// protocol comes back without waiting; later, as soon as the switch is complete. Returns
-    /// false, and does nothing, if there is no such switch, or somebody has asked for a protocol
-    /// since.
+    /// Takes back the coordinator's own switch that is under way. While it is an upgrade, or if both
+    /// protocols rely on the same ([`ProtocolSet::relies_alike`]), the old protocol comes back
+    /// without waiting; otherwise as soon as the switch is complete. Returns false, and does
+    /// nothing, if there is no such switch, or somebody has asked for a protocol since.
     pub fn take_back(&self, now: u64) -> bool {
         let under_way = |v: &SwitchView| v.step != Step::Settled && v.wanted == v.target && v.target != v.from;
         let own = |v: &SwitchView| under_way(v) && v.by == 0 && !v.pinned;
@@ -439,11 +440,12 @@ impl Switch {
                     return Event::Waits;
                 }
                 let may = passed.has(epoch) || faults::on(Fault::StepsDoNotWait);
-                let both_run = v.step == Step::Upgrading || (faults::on(Fault::TakesBackLate) && v.target != v.from);
+                let late = v.from.relies_alike(v.target) || faults::on(Fault::TakesBackLate);
+                let may_go_back = v.step == Step::Upgrading || (late && v.target != v.from);
                 match v.step {
-                    // All running transactions follow the old protocol: back to it, without waiting
-                    // (INV-STEP).
-                    _ if both_run && v.wanted == v.from => {
+                    // All running transactions follow the old protocol, or one that relies on the
+                    // same: back to it, without waiting (INV-STEP).
+                    _ if may_go_back && v.wanted == v.from => {
                         let back = SwitchView { set: v.from, target: v.from, step: Step::Degrading, ..v };
                         self.step(epochs, v, back, now, at)
                     }
@@ -466,8 +468,11 @@ impl Switch {
         self.started_asked_at.store(self.asked_at(), Ordering::Relaxed);
         self.began_at.store(now, Ordering::Relaxed);
         let (from, target) = (v.set, v.wanted);
-        let set = if stop_all { v.set } else { v.set.union(v.wanted) };
-        let step = if stop_all { Step::Stopping } else { Step::Upgrading };
+        let (set, step) = match stop_all {
+            true => (from, Step::Stopping),
+            false if from.relies_alike(target) => (target, Step::Degrading),
+            false => (from.union(target), Step::Upgrading),
+        };
         if stop_all {
             epochs.stop();
         }

@@ -1,7 +1,7 @@
 //! The steps of a switch in sequence, and processes that come between them.
 
 use super::*;
-use Protocol::{Occ, PartCc, TwoPhase};
+use Protocol::{Mocc, Occ, PartCc, TwoPhase};
 
 fn world() -> (Epochs, Switch, AtomicU64) {
     // SAFETY: all-zero memory is a valid switch and valid epochs.
@@ -114,6 +114,35 @@ fn each_step_waits_for_those_that_began_before() {
     assert_eq!(d.times, [1, 2, 4, 6]);
     assert_eq!(s.advance(&e, look(&e), 7, false), Event::Settled);
     assert!(s.view().pinned && s.unpin() && !s.view().pinned);
+}
+
+#[test]
+fn protocols_that_rely_on_the_same_replace_each_other_in_one_step() {
+    let of = ProtocolSet::of;
+    let (e, s, slot) = world();
+    let look = |e: &Epochs| e.look([&slot].into_iter());
+    assert!(e.enter(&slot));
+    assert!(s.choose(Mocc, Why::Probe, 1));
+    assert_eq!(s.advance(&e, look(&e), 2, false), Event::Stepped);
+    assert_eq!((s.set(), s.view().step), (of(Mocc), Step::Degrading), "no set in between");
+    assert_eq!(s.advance(&e, look(&e), 3, false), Event::Waits, "the slot began under the old protocol");
+    // Back at once, although the slot may follow either. Then the next switch waits for it.
+    assert!(s.take_back(4));
+    assert_eq!(s.advance(&e, look(&e), 5, false), Event::Stepped);
+    assert_eq!(s.set(), of(Occ));
+    assert_eq!(s.ask(TwoPhase, false, Why::Asked, 0, 6), Asked::Queued);
+    assert_eq!(s.advance(&e, look(&e), 7, false), Event::Waits, "it may follow the other one");
+    Epochs::leave(&slot);
+    assert!(matches!(s.advance(&e, look(&e), 8, false), Event::Done(d) if (d.from, d.to) == (of(Occ), of(Occ))));
+    assert_eq!(s.advance(&e, look(&e), 9, false), Event::Stepped);
+    assert_eq!(s.set(), ProtocolSet::mediated(Occ, TwoPhase), "these two do not");
+    // No other pair relies on the same.
+    for (a, b) in Protocol::ALL.into_iter().flat_map(|a| Protocol::ALL.map(|b| (a, b))) {
+        let alike = [Occ, Mocc].contains(&a) && [Occ, Mocc].contains(&b);
+        assert_eq!(of(a).relies_alike(of(b)), alike, "{a:?} {b:?}");
+        assert!(!of(a).relies_alike(ProtocolSet::EMPTY) && !ProtocolSet::EMPTY.relies_alike(of(a)));
+    }
+    assert!(!ProtocolSet::mediated(Occ, TwoPhase).relies_alike(of(Occ)));
 }
 
 #[test]

@@ -131,6 +131,10 @@ fn steps_that_do_not_wait_are_found() {
     finds(Fault::StepsDoNotWait);
 }
 #[test]
+fn a_single_step_between_protocols_that_differ_is_found() {
+    finds(Fault::AllRelyAlike);
+}
+#[test]
 fn steps_with_the_epoch_of_the_step_before_are_found() {
     finds(Fault::EpochNotReset);
 }

@@ -8,7 +8,7 @@ use loom::thread;
 use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::protocol::{Protocol, ProtocolSet};
 use mixedcc_engine::switch::{Epochs, Event, Step, Switch, Why};
-use Protocol::{Occ, PartCc, TwoPhase};
+use Protocol::{Mocc, Occ, PartCc, TwoPhase};
 
 /// How a switch is broken, beside the engine's faults.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,6 +46,11 @@ const QUEUED: Plan = Plan { requests: &[(Step::Settled, TwoPhase), (Step::Upgrad
 /// The old one is asked for again, when the new one runs alone already.
 const LATE: Plan = Plan { requests: &[(Step::Settled, TwoPhase), (Step::Degrading, Occ)], ..PLAIN };
 
+/// A switch between two that rely on the same, which is taken back before it is complete.
+const ALIKE: Plan = Plan { requests: &[(Step::Settled, Mocc), (Step::Degrading, Occ)], ..PLAIN };
+/// The same, with a third protocol in place of that.
+const ALIKE_THEN: Plan = Plan { requests: &[(Step::Settled, Mocc), (Step::Degrading, TwoPhase)], ..PLAIN };
+
 /// The switch, the slots' epochs, and what runs: each slot shows the set that it follows.
 struct Switching {
     epochs: Epochs,
@@ -66,8 +71,14 @@ fn number(s: ProtocolSet) -> u64 {
     s.iter().map(|p| p as u64).sum()
 }
 
+/// Have these two a protocol in common, or do both follow one that relies on the other one's thing?
+fn in_common(one: u64, other: u64) -> bool {
+    let alike = Occ as u64 | Mocc as u64;
+    one & other != 0 || one & alike != 0 && other & alike != 0
+}
+
 /// A transaction that touches the partition once or more, and demands that each transaction beside
-/// it follows one of its protocols.
+/// it follows one of its protocols, or one that relies on the same.
 fn follower(s: &Switching, me: usize, touches: usize, plan: Plan) {
     let early = (plan.broken == Broken::SetFirst).then(|| s.switch.set());
     if !s.epochs.enter(&s.slots[me]) {
@@ -84,7 +95,7 @@ fn follower(s: &Switching, me: usize, touches: usize, plan: Plan) {
         }
         s.running[me].store(number(set), SeqCst);
         let other = s.running[1 - me].load(SeqCst);
-        assert!(other == 0 || other & number(set) != 0, "{other} runs beside {}", set.name());
+        assert!(other == 0 || in_common(other, number(set)), "{other} runs beside {}", set.name());
     }
     if plan.broken == Broken::LeavesEarly {
         Epochs::leave(&s.slots[me]);
@@ -219,6 +230,16 @@ fn a_switch_whose_target_runs_alone_is_completed_first() {
 #[test]
 fn it_cannot_be_taken_back_at_once() {
     assert!(breaks(Some(Fault::TakesBackLate), || switching(LATE)));
+}
+
+#[test]
+fn one_step_between_two_that_rely_on_the_same() {
+    holds(None, || switching(ALIKE));
+    holds(None, || switching(ALIKE_THEN));
+}
+#[test]
+fn one_step_between_others_is_too_few() {
+    assert!(breaks(Some(Fault::AllRelyAlike), || switching(ALIKE_THEN)));
 }
 
 #[test]
