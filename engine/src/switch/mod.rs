@@ -7,18 +7,18 @@
 //! Both follow all protocols with which they began, so they have a protocol in common for all that
 //! they did (see the engine's README).
 //!
-//! Two protocols that rely on the same thing (`occ` and `mocc`) need no set in between: who follows
-//! one of them does all that the other one relies on.
+//! Two protocols that rely on the same thing (`occ` and `mocc`) need no set in between: a
+//! transaction that follows one of them does all that the other one relies on.
 //!
 //! **INV-FOLLOW**: A transaction publishes the switch epoch in its slot (`Epochs::enter`) before it
 //! loads the set of any partition. It takes the epoch back after all its stamps are set and its
 //! locks are released. Protocols that it has followed in a partition it follows to its end;
 //! protocols that it meets there later are added.
 //!
-//! **INV-STEP**: A partition's set is replaced only when all transactions from before it was stored
-//! are over, or by a set with a protocol that all running transactions follow, or that relies on
-//! the same as theirs. The second is the old protocol, while the upgrade is not complete. The third
-//! is either of two protocols that rely on the same, during the switch between them.
+//! **INV-STEP**: A partition's set is replaced only in one of three cases. All transactions from
+//! before it was stored are over. Or the new set has a protocol that all running transactions
+//! follow: the old one, while the upgrade is not complete. Or the new set relies on the same as all
+//! running transactions: it is one of two protocols that do so, in the switch between them.
 
 #[cfg(all(test, not(loom)))]
 mod ends_tests;

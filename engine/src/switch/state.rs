@@ -379,10 +379,10 @@ impl Switch {
         self.want(now, |v| free(&v).then_some(SwitchView { wanted, why, by: 0, ..v })).is_ok()
     }
 
-    /// Takes back the coordinator's own switch that is under way. While it is an upgrade, or if both
-    /// protocols rely on the same ([`ProtocolSet::relies_alike`]), the old protocol comes back
-    /// without waiting; otherwise as soon as the switch is complete. Returns false, and does
-    /// nothing, if there is no such switch, or somebody has asked for a protocol since.
+    /// Takes back the coordinator's own switch that is under way. While it is an upgrade, or if
+    /// both protocols rely on the same ([`ProtocolSet::relies_alike`]), the old protocol comes back
+    /// without waiting. Otherwise it comes back as soon as the switch is complete. Returns false,
+    /// and does nothing, if there is no such switch, or a session has asked for a protocol since.
     pub fn take_back(&self, now: u64) -> bool {
         let under_way = |v: &SwitchView| v.step != Step::Settled && v.wanted == v.target && v.target != v.from;
         let own = |v: &SwitchView| under_way(v) && v.by == 0 && !v.pinned;
