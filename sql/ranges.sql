@@ -170,6 +170,45 @@ DO $$ DECLARE plan jsonb; BEGIN  -- what is protected is a list
     RAISE INFO '%', plan -> 0 -> 'mixedcc Protected Keys';
 END $$;
 COMMIT;
+-- A cursor fails behind a savepoint, in a run or in a step back to its start: what it wanted of the
+-- table is nothing that others want.
+CREATE TABLE rg_cursor (a int, b int) USING mixedcc WITH (mixedcc.partitions = 4, mixedcc.partition_by = 'a');
+CREATE INDEX ON rg_cursor (a);
+INSERT INTO rg_cursor SELECT i, i FROM generate_series(1, 12) i;
+CREATE TABLE rg_back (id int PRIMARY KEY) USING mixedcc;
+INSERT INTO rg_back SELECT generate_series(1, 2000);
+ANALYZE rg_cursor, rg_back;
+SET enable_seqscan = on;
+SET rg.n = 1;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+DECLARE c CURSOR FOR SELECT 1 / (b - 5) FROM rg_cursor WHERE a = 5;
+SAVEPOINT s;
+FETCH c;
+ROLLBACK TO s;
+COPY rg_cursor TO STDOUT;
+SELECT index, lower, upper FROM mixedcc.predicates WHERE "table" = 'rg_cursor'::regclass ORDER BY 1, 2;
+ROLLBACK;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SET LOCAL mixedcc.enable_primary_scan = off;
+EXPLAIN (COSTS OFF) SELECT 1 / (b - 5) FROM rg_cursor WHERE a = 5 UNION ALL SELECT id FROM rg_back WHERE id = 1 / current_setting('rg.n')::int;
+DECLARE c SCROLL CURSOR FOR SELECT b FROM rg_cursor WHERE a = 5 UNION ALL SELECT id FROM rg_back WHERE id = 1 / current_setting('rg.n')::int;
+FETCH 2 FROM c;
+SAVEPOINT s;
+SET LOCAL rg.n = 0;
+MOVE ABSOLUTE 0 FROM c;
+ROLLBACK TO s;
+FETCH c;
+ROLLBACK TO s;
+COPY rg_cursor TO STDOUT;
+ROLLBACK;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT format('DECLARE c%s CURSOR FOR SELECT 1 / (b - 5) FROM rg_cursor WHERE a = 5', i) FROM generate_series(1, 9) i \gexec
+SAVEPOINT s;
+SELECT format('FETCH c%s', i), 'ROLLBACK TO s' FROM generate_series(1, 9) i \gexec
+ALTER TABLE rg_cursor ADD r float DEFAULT random();
+COMMIT;
+SELECT count(*), count(r) FROM rg_cursor;
+DROP TABLE rg_cursor, rg_back;
 DROP TABLE rg_t, rg_p, rg_heap, rg_none;
 DROP ROLE rg_owner;
 RESET mixedcc.range_rows;

@@ -1,4 +1,10 @@
 //! What the running statements do with our tables, by snapshot: what a scan cannot know itself.
+//!
+//! **INV-NOTED**: A note is found by the address of its statement's snapshot, so it goes before the
+//! snapshot does. A statement holds its snapshot from its start to its end. One that fails has no
+//! end: the resource owner of its start releases the snapshot, and says so before (`released`). An
+//! ERROR in a savepoint takes the owner of a failed cursor away, also if the cursor is older. It
+//! does so whether the cursor failed in a run or in a step back to its start.
 
 use crate::keys::bounds::Interval;
 use crate::keys::codec::Codec;
@@ -31,8 +37,8 @@ pub struct Statement {
 struct Note {
     snapshot: usize,
     table: Oid,
-    /// Nesting depth of its statement.
-    level: u32,
+    /// What holds the snapshot for the statement.
+    resources: pg_sys::ResourceOwner,
     /// The executor's state of the statement. Functions that see their caller's snapshot share only
     /// that.
     owner: usize,
@@ -68,7 +74,9 @@ fn notes() -> &'static mut Vec<Note> {
 }
 
 fn note(of: Statement, table: Oid, what: What) {
-    notes().push(Note { snapshot: of.snapshot, table, level: xact::depth(), owner: of.owner, what });
+    // SAFETY: a variable of this process, which its one thread writes.
+    let resources = unsafe { pg_sys::CurrentResourceOwner };
+    notes().push(Note { snapshot: of.snapshot, table, resources, owner: of.owner, what });
 }
 
 fn of(snapshot: pg_sys::Snapshot, table: Oid) -> impl Iterator<Item = &'static What> {
@@ -81,15 +89,12 @@ pub fn end_transaction() {
     notes().clear();
 }
 
-/// Statements of aborted subtransactions have not ended: their snapshots' addresses may be used
-/// again.
-pub fn abort_subtransactions(level: u32) {
-    notes().retain(|n| n.level < level);
-}
-
-/// What the subtransaction at `level` began belongs to its parent now: its cursors go on.
-pub fn commit_subtransaction(level: u32) {
-    notes().iter_mut().filter(|n| n.level >= level).for_each(|n| n.level = level - 1);
+/// A resource owner is about to release what it holds: the snapshots of statements that have
+/// not ended, too (INV-NOTED). It cannot fail.
+pub fn released(resources: pg_sys::ResourceOwner) {
+    if !notes().is_empty() {
+        notes().retain(|n| n.resources != resources);
+    }
 }
 
 /// A statement has ended.
@@ -111,12 +116,7 @@ pub fn will_write(s: pg_sys::Snapshot, table: Oid) -> bool {
 
 /// The statement has a scan that makes bitmaps, and looks at these columns of its rows. It may have
 /// started with the statement.
-///
-/// # Safety
-/// The owner is the executor's state of a running statement.
-pub unsafe fn bitmap(of: Statement, table: Oid, scan: pg_sys::IndexScanDesc, looked: Looked) {
-    // SAFETY: the owner is the state of a running statement (contract of this function).
-    unsafe { watch(of.owner as *mut pg_sys::EState) };
+pub fn bitmap(of: Statement, table: Oid, scan: pg_sys::IndexScanDesc, looked: Looked) {
     let scan = scan as usize;
     let there = notes().iter_mut().find(|n| matches!(n.what, What::Bitmap { scan: s, .. } if s == scan));
     match there {
@@ -194,50 +194,17 @@ pub fn bitmap_rows(snapshot: pg_sys::Snapshot, table: Oid) -> ScanId {
 /// The index scan of this node looks at these columns of the table only.
 ///
 /// # Safety
-/// A node of the statement. It goes with the memory of the executor's state, `estate`, which is the
-/// statement's owner.
+/// A node of the statement, which has been started.
 pub unsafe fn looks(of: Statement, table: Oid, node: *const pg_sys::IndexScanState, at: Looked) {
-    // SAFETY: `estate` is the state of a running statement (contract of this function).
-    unsafe { watch(of.owner as *mut pg_sys::EState) };
     note(of, table, What::Looks { node, at });
-}
-
-/// What tells that a statement's memory goes away: it may do so without an end of the statement, as
-/// that of a cursor that has failed.
-#[repr(C)]
-struct Gone {
-    callback: pg_sys::MemoryContextCallback,
-    owner: usize,
-}
-
-unsafe extern "C-unwind" fn gone(arg: *mut core::ffi::c_void) {
-    // SAFETY: `arg` is the `Gone` of `watch`, in the memory that goes away only after this call.
-    end_statement(unsafe { (*arg.cast::<Gone>()).owner });
-}
-
-unsafe fn watch(estate: *mut pg_sys::EState) {
-    let owner = estate as usize;
-    let is_watched = |n: &Note| n.owner == owner && !matches!(n.what, What::Writes | What::Sequential(_));
-    if notes().iter().any(is_watched) {
-        return;
-    }
-    // SAFETY: `estate` is the state of a running statement: contract of `looks`. The callback lives
-    // in the context that calls it.
-    unsafe {
-        let context = (*estate).es_query_cxt;
-        let g = pg_sys::MemoryContextAllocZero(context, std::mem::size_of::<Gone>()).cast::<Gone>();
-        (*g).owner = owner;
-        (*g).callback.func = Some(gone);
-        (*g).callback.arg = g.cast();
-        pg_sys::MemoryContextRegisterResetCallback(context, &mut (*g).callback);
-    }
 }
 
 /// The columns of the table that a scan of the statement looks at, if that is known.
 pub fn looked(snapshot: pg_sys::Snapshot, table: Oid, scan: pg_sys::IndexScanDesc) -> Option<Looked> {
     of(snapshot, table).find_map(|w| match w {
-        // SAFETY: the node is there as long as the note: `watch` ends it with the node's memory.
-        // The executor stores the scan in the node before it gives the scan its keys.
+        // SAFETY: the node is there as long as its statement. The note goes before that ends, and
+        // after an ERROR before anything is scanned again (INV-NOTED). The executor stores the scan
+        // in the node before it gives the scan its keys.
         What::Looks { node, at } if std::ptr::eq(unsafe { (**node).iss_ScanDesc }, scan) => Some(*at),
         _ => None,
     })
@@ -247,31 +214,13 @@ pub fn looked(snapshot: pg_sys::Snapshot, table: Oid, scan: pg_sys::IndexScanDes
 /// index scan, or null.
 ///
 /// # Safety
-/// As for [`looks`].
+/// As for [`looks`], or null.
 pub unsafe fn skips(of: Statement, table: Oid, node: *const pg_sys::IndexScanState) {
-    // SAFETY: `estate` is the state of a running statement (contract of this function).
-    unsafe { watch(of.owner as *mut pg_sys::EState) };
     note(of, table, What::Skips { node });
 }
 
-/// The same for a statement whose only run calls [`end_statement`], or ends with its
-/// (sub)transaction.
-pub fn skips_once(of: Statement, table: Oid) {
-    note(of, table, What::Skips { node: std::ptr::null() });
-}
-
 /// The statement locks rows of the table with NOWAIT.
-///
-/// # Safety
-/// As for [`looks`].
-pub unsafe fn hurries(of: Statement, info: &RelInfo) {
-    // SAFETY: `estate` is the state of a running statement (contract of this function).
-    unsafe { watch(of.owner as *mut pg_sys::EState) };
-    hurries_once(of, info);
-}
-
-/// The same for a statement like those of [`skips_once`].
-pub fn hurries_once(of: Statement, info: &RelInfo) {
+pub fn hurries(of: Statement, info: &RelInfo) {
     note(of, info.oid, What::Hurries(info.table.id));
 }
 

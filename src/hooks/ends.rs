@@ -14,8 +14,10 @@
 //! that did not return.
 //!
 //! *When a subtransaction aborts* calls that did not return come first, then the engine and the
-//! locks, then the scans and statements that ended with it. When it commits, all of them go to its
-//! parent.
+//! locks, then the scans that ended with it. When it commits, all of them go to its parent.
+//!
+//! *When a resource owner releases what it holds* the statements end that have had no end of their
+//! own, and their scans: those of the subtransaction, and those of a cursor that has failed in it.
 
 use crate::access::{altered, deferred, hollow, protect, ranges, statements, together};
 use crate::admin::annotate;
@@ -30,8 +32,11 @@ use pgrx::prelude::*;
 /// Registers the callbacks.
 pub fn init() {
     xact::init(Some(on_xact));
-    // SAFETY: `_PG_init` runs alone, so the callback has no caller yet.
-    unsafe { pg_sys::RegisterSubXactCallback(Some(on_subxact), std::ptr::null_mut()) };
+    // SAFETY: `_PG_init` runs alone, so the callbacks have no caller yet.
+    unsafe {
+        pg_sys::RegisterSubXactCallback(Some(on_subxact), std::ptr::null_mut());
+        pg_sys::RegisterResourceReleaseCallback(Some(on_release), std::ptr::null_mut());
+    }
 }
 
 #[pg_guard]
@@ -140,7 +145,6 @@ unsafe extern "C-unwind" fn on_subxact(
             if xact::commit_sub(level) {
                 bypass::commit_subtransaction(level);
                 deferred::commit_subtransaction(level);
-                statements::commit_subtransaction(level);
             }
         }
         SUBXACT_EVENT_ABORT_SUB => {
@@ -150,11 +154,25 @@ unsafe extern "C-unwind" fn on_subxact(
             if xact::abort_sub(level) {
                 bypass::abort_subtransactions(level);
                 deferred::abort_subtransactions(level);
-                statements::abort_subtransactions(level);
                 protect::abort_subtransactions(level);
                 altered::abort_subtransactions(level);
             }
         }
         _ => {}
+    }
+}
+
+/// PostgreSQL calls it for each resource owner, in three phases: snapshots are there up to the last
+/// one. It cannot fail.
+unsafe extern "C-unwind" fn on_release(
+    phase: pg_sys::ResourceReleasePhase::Type,
+    _commit: bool,
+    _top: bool,
+    _arg: *mut core::ffi::c_void,
+) {
+    if phase == pg_sys::ResourceReleasePhase::RESOURCE_RELEASE_BEFORE_LOCKS {
+        // SAFETY: a variable of this process: the owner that is released (resowner.c).
+        let owner = unsafe { pg_sys::CurrentResourceOwner };
+        statements::released(owner);
     }
 }

@@ -3,7 +3,7 @@
 //! * *of the process*: written when the library is loaded or shared memory is made, or a cache that
 //!   invalidations empty;
 //! * *of the transaction*: `hooks/ends.rs` has them emptied;
-//! * *of a statement or scan*: they go with its memory, or with its subtransaction.
+//! * *of a statement or scan*: they go with its memory, its resource owner, or its subtransaction.
 
 use std::cell::UnsafeCell;
 

@@ -180,13 +180,13 @@ pub(super) unsafe fn start(p: *mut Program, x: *mut Exec, table: pg_sys::Relatio
         if pg::is_serializable() {
             let of = Statement { snapshot: (*e).es_snapshot as usize, owner: of(x) };
             if hurries(p) {
-                statements::hurries_once(of, rel::info(table));
+                statements::hurries(of, rel::info(table));
             }
             if (*p).for_write && !range.is_null() {
                 statements::writes(of, (*p).table);
             }
             if skips(p) {
-                statements::skips_once(of, (*p).table);
+                statements::skips(of, (*p).table, std::ptr::null());
             }
         }
         if !range.is_null() {
