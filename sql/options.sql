@@ -143,6 +143,37 @@ ALTER FOREIGN TABLE op_foreign RENAME COLUMN w TO warehouse;
 SELECT count(*) FROM mixedcc.partitions WHERE "table" = 'op_child'::regclass;
 SELECT value FROM mixedcc.options WHERE "table" = 'op_child'::regclass AND option = 'partition_by';
 DROP FOREIGN DATA WRAPPER op_wrapper CASCADE;
+-- A table is not changed while a statement of the session reads it, or has triggers to run for it.
+CREATE TABLE op_used (id int PRIMARY KEY, a int) USING mixedcc WITH (mixedcc.partitions = 2, mixedcc.partition_by = 'a');
+INSERT INTO op_used SELECT i, 5 FROM generate_series(1, 10) i;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+DECLARE c CURSOR FOR SELECT id FROM op_used WHERE a = 5;
+FETCH 1 FROM c;
+SAVEPOINT s;
+ALTER TABLE op_used SET (mixedcc.partitions = 3);
+ROLLBACK TO s;
+ALTER TABLE op_used SET (mixedcc.adaptive_confirm = 7);
+ROLLBACK TO s;
+SECURITY LABEL FOR mixedcc ON TABLE op_used IS 'partitions=1';
+ROLLBACK TO s;
+FETCH ALL FROM c;
+CLOSE c;
+ALTER TABLE op_used SET (mixedcc.partitions = 3);
+SELECT count(*) FROM op_used WHERE a = 5;
+COMMIT;
+CREATE FUNCTION op_change(n int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN
+    EXECUTE format('ALTER TABLE op_used SET (mixedcc.partitions = %s)', n);
+    RETURN n;
+END $$;
+SELECT op_change(id) FROM op_used;
+CREATE CONSTRAINT TRIGGER op_later AFTER UPDATE ON op_used DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger();
+BEGIN;
+UPDATE op_used SET a = 6 WHERE id = 1;
+ALTER TABLE op_used SET (mixedcc.partitions = 4);
+ROLLBACK;
+SELECT count(*), sum(rows) FROM mixedcc.partitions WHERE "table" = 'op_used'::regclass;
+DROP TABLE op_used;
+DROP FUNCTION op_change;
 -- How the coordinator chooses, in place of the cluster's settings.
 CREATE TABLE op_choice (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = 2,
     mixedcc.adaptive_interval = '2 min', mixedcc.adaptive_min_gain = 12.5, mixedcc.adaptive_max_loss = 0, mixedcc.adaptive_confirm = 3,

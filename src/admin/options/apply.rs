@@ -362,6 +362,8 @@ unsafe fn bring_in_line(rel: pg_sys::Relation, apply: Apply) {
             return crate::access::primary::sync(rel, apply.drops);
         }
         pg_sys::LockRelationOid(relid, pg_sys::AccessExclusiveLock as i32);
+        // A scan of this session goes on by the map that it has begun with.
+        pg_sys::CheckTableNotInUse(rel, c"ALTER TABLE".as_ptr());
         xact::before_change();
         let table = rel::info(rel).table;
         if differs(table.map(), &w) {
