@@ -41,6 +41,9 @@ pub(super) struct Open {
     /// Nesting depth at which it began; `u32::MAX` if that subtransaction was aborted. The scan may
     /// go on, if its cursor is older, or be gone.
     level: u32,
+    /// What holds the relations of its statement; null if it has released them, as after an ERROR
+    /// of a cursor in a savepoint that is younger than the scan. Its memory may be there still.
+    resources: pg_sys::ResourceOwner,
     ranged: Option<Ranged>,
     /// Does it read its index in one pass, so that what it has not reached it has not read?
     one_pass: bool,
@@ -60,6 +63,7 @@ impl Default for Open {
         Open {
             fetch: std::ptr::null_mut(),
             level: 0,
+            resources: std::ptr::null_mut(),
             ranged: None,
             one_pass: false,
             ids: Vec::new(),
@@ -105,6 +109,19 @@ pub fn abort_subtransactions(level: u32) {
     unsafe {
         for o in SCANS.get_mut().open.iter_mut().filter(|o| o.level >= level) {
             o.level = u32::MAX;
+        }
+    }
+}
+
+/// A resource owner releases what it holds, and with it the relations of scans that have not ended.
+/// It cannot fail.
+pub fn released(resources: pg_sys::ResourceOwner) {
+    // SAFETY: a process has one thread, and no other reference to `SCANS` is in use (contract of
+    // `get_mut`).
+    let Scans { open, free, .. } = unsafe { SCANS.get_mut() };
+    if free.len() < open.len() {
+        for o in open.iter_mut().filter(|o| o.resources == resources) {
+            o.resources = std::ptr::null_mut();
         }
     }
 }
@@ -160,7 +177,7 @@ pub(super) unsafe fn open_of(f: *mut Fetch) -> &'static mut Open {
             watch(f, n);
             (*f).open = n + 1;
             let o = entry_of(f);
-            (o.fetch, o.level) = (f, xact::depth());
+            (o.fetch, o.level, o.resources) = (f, xact::depth(), pg_sys::CurrentResourceOwner);
         }
         let o = entry_of(f);
         o.level = o.level.min(xact::depth());
@@ -447,13 +464,14 @@ pub unsafe fn settle(f: *mut Fetch) {
 /// The last key that a scan of this transaction has read, and whether it reads upwards.
 pub fn reached(number: u32) -> Option<(Vec<u8>, bool)> {
     // SAFETY: a process has one thread. The fetch of an entry is alive, since `gone` sets it to
-    // null. The transaction's pin keeps the row that it returned last (INV-RETIRE). `o` is not used
-    // once the key is made.
+    // null, and its relation is open, since `released` sets `resources` to null. The transaction's
+    // pin keeps the row that it returned last (INV-RETIRE). `o` is not used once the key is made.
     unsafe {
         let o = SCANS.get_mut().open.iter().find(|o| o.ids.iter().any(|id| id.number() == number))?;
         let (f, r) = (o.fetch, o.ranged?);
         if f.is_null()
             || o.level == u32::MAX
+            || o.resources.is_null()
             || !o.one_pass
             || (*f).last.is_null()
             || (*f).seen.rewound

@@ -174,5 +174,6 @@ unsafe extern "C-unwind" fn on_release(
         // SAFETY: a variable of this process: the owner that is released (resowner.c).
         let owner = unsafe { pg_sys::CurrentResourceOwner };
         statements::released(owner);
+        protect::released(owner);
     }
 }

@@ -277,6 +277,32 @@ def loser_lets_the_winner_pass():
     winner.close()
 
 
+def failed_scan():
+    """The scan of a cursor that had failed in a younger savepoint was asked how far it had come,
+    when its table's entry in the session was freed."""
+    create_table(BOSS, "failed", "id int PRIMARY KEY, v int", protocol="occ")
+    query(BOSS, "INSERT INTO failed SELECT g * 10, g FROM generate_series(1, 10) g")
+    for i in range(20):
+        columns = ", ".join(f"c{n} int" for n in range(1 + i * 3))
+        create_table(BOSS, f"next_{i}", columns)
+    one = connect(DATABASE)
+    query(one, "SET enable_seqscan = off; SET enable_bitmapscan = off")
+    for way in ("on", "off"):
+        query(one, f"SET mixedcc.enable_primary_scan = {way}")
+        query(one, "BEGIN ISOLATION LEVEL SERIALIZABLE; INSERT INTO next_0 VALUES (1)")
+        query(one, "DECLARE c CURSOR FOR SELECT 1 / (v - 5) FROM failed WHERE id > 0 ORDER BY id; FETCH 2 FROM c; SAVEPOINT s")
+        got = [code(one, "FETCH ALL FROM c")]
+        query(one, "ROLLBACK TO s")
+        key = 15 if way == "on" else 25
+        query(BOSS, f"ANALYZE failed; INSERT INTO failed VALUES ({key}, 0)")
+        for i in range(20):
+            query(one, f"SELECT count(*) FROM next_{i}")
+        got.append(code(one, f"SELECT v FROM failed WHERE id = {key}") or code(one, "COMMIT"))
+        equal(f"transactions: a scan that has failed is validated, enable_primary_scan {way}", got, ["22012", "40001"])
+        query(one, "ROLLBACK")
+    one.close()
+
+
 def two_phase():
     """Every statement counted as a use of our tables; and a prepared transaction left its isolation
     to the next."""
@@ -304,7 +330,7 @@ BOSS = make_database(DATABASE)
 try:
     main(undone_ddl, undone_storage, dropped_after_savepoint, many_changes, undone_partitions,
          freed_below_tombstones, loop_of_subtransactions, index_after_idleness, read_only_below_savepoint,
-         copy_fixes_snapshot, imported_snapshots, two_phase, *([loser_lets_the_winner_pass] if OURS else []))
+         copy_fixes_snapshot, imported_snapshots, two_phase, *([failed_scan, loser_lets_the_winner_pass] if OURS else []))
 finally:
     BOSS.close()
     drop_database(DATABASE)
