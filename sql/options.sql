@@ -174,6 +174,30 @@ ROLLBACK;
 SELECT count(*), sum(rows) FROM mixedcc.partitions WHERE "table" = 'op_used'::regclass;
 DROP TABLE op_used;
 DROP FUNCTION op_change;
+-- The type of the key changes: its bounds are made anew.
+CREATE TABLE op_type (id int PRIMARY KEY, v text) USING mixedcc WITH (mixedcc.partition_method = 'range', mixedcc.bounds = '30, 60');
+INSERT INTO op_type SELECT i, i FROM generate_series(1, 90) i;
+ALTER TABLE op_type ALTER id TYPE bigint;
+SELECT partition, rows FROM mixedcc.partitions WHERE "table" = 'op_type'::regclass ORDER BY 1;
+ALTER TABLE op_type ALTER id TYPE text;
+SELECT partition, rows FROM mixedcc.partitions WHERE "table" = 'op_type'::regclass ORDER BY 1;
+ALTER TABLE op_type ALTER id TYPE varchar;
+ALTER TABLE op_type ALTER id TYPE int USING id::int;
+SELECT partition, rows FROM mixedcc.partitions WHERE "table" = 'op_type'::regclass ORDER BY 1;
+SELECT count(*), min(id), max(id) FROM op_type;
+CREATE DOMAIN op_small AS int2;
+ALTER TABLE op_type ALTER id TYPE op_small;
+ALTER TABLE op_type ALTER id TYPE timestamp USING 'epoch'::timestamp + id * interval '1 s';
+SELECT partition, rows FROM mixedcc.partitions WHERE "table" = 'op_type'::regclass ORDER BY 1;
+DROP TABLE op_type;
+DROP DOMAIN op_small;
+CREATE TABLE op_type (id int, v text, PRIMARY KEY (id, v)) USING mixedcc WITH (mixedcc.partitions = 3);
+INSERT INTO op_type SELECT i, i FROM generate_series(1, 90) i;
+ALTER TABLE op_type ALTER id TYPE text;
+ALTER TABLE op_type ALTER id TYPE numeric USING id::numeric, ALTER v TYPE int USING v::int;
+SELECT count(*), sum(rows) FROM mixedcc.partitions WHERE "table" = 'op_type'::regclass;
+SELECT * FROM op_type WHERE id = 7 AND v = 7;
+DROP TABLE op_type;
 -- How the coordinator chooses, in place of the cluster's settings.
 CREATE TABLE op_choice (id int PRIMARY KEY, v int) USING mixedcc WITH (mixedcc.partitions = 2,
     mixedcc.adaptive_interval = '2 min', mixedcc.adaptive_min_gain = 12.5, mixedcc.adaptive_max_loss = 0, mixedcc.adaptive_confirm = 3,

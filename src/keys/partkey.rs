@@ -18,8 +18,8 @@ pub enum PartKey {
     Hash(HashKey),
     /// By the sorted bounds of one column.
     Range(RangeKey),
-    /// A column of the key is gone, and the table is about to be repartitioned: new rows go to the
-    /// first partition, and the partition of a key is not known.
+    /// A column of the key is gone, or of another type, and the table is about to be repartitioned:
+    /// new rows go to the first partition, and the partition of a key is not known.
     Broken,
 }
 
@@ -292,21 +292,27 @@ impl PartKey {
     /// # Safety
     /// An open relation.
     pub unsafe fn parse(rel: pg_sys::Relation, map: &PartitionMap) -> PartKey {
-        // SAFETY: `rel` is open (contract of this function), as `Column::new` wants its descriptor.
-        let (desc, column) = unsafe { ((*rel).rd_att, |desc, no, flags| Column::new(desc, no, flags)) };
         let spec = map.spec();
         if map.n <= 1 {
             return PartKey::Single;
         }
         let n = map.n as u16;
-        let attnum = |at: usize| i16::from_le_bytes([spec[at], spec[at + 1]]);
+        // The column at a place of the spec, if it is still of the type that it has there: ALTER
+        // TABLE of a type reads the old rows with the new descriptor.
+        let column = |at: usize, flags| {
+            let (attnum, rest) = spec[at..].split_first_chunk().expect("a column");
+            let typid = u32::from_le_bytes(*rest.first_chunk().expect("a column"));
+            // SAFETY: `rel` is open (contract of this function), and keeps its descriptor.
+            let c = unsafe { Column::new((*rel).rd_att, i16::from_le_bytes(*attnum), flags) };
+            c.filter(|c| c.typid.to_u32() == typid)
+        };
         match spec.first() {
             Some(&TAG_HASH) => {
                 let columns: Option<Vec<Column>> =
-                    (0..spec[1] as usize).map(|i| column(desc, attnum(2 + i * Column::SIZE), HASH_FLAGS)).collect();
+                    (0..spec[1] as usize).map(|i| column(2 + i * Column::SIZE, HASH_FLAGS)).collect();
                 columns.map_or(PartKey::Broken, |columns| PartKey::Hash(HashKey { n, columns }))
             }
-            Some(&TAG_RANGE) => column(desc, attnum(2), CMP_FLAGS)
+            Some(&TAG_RANGE) => column(2, CMP_FLAGS)
                 .map_or(PartKey::Broken, |c| PartKey::Range(read_bounds(c, &spec[2 + Column::SIZE..], n))),
             _ => PartKey::Broken,
         }
