@@ -210,9 +210,33 @@ MERGE INTO tr_m USING (VALUES (1), (2), (1)) s (k) ON id = k WHEN MATCHED AND v 
 MERGE INTO tr_m USING (VALUES (1), (2), (1)) s (k) ON id = k WHEN MATCHED AND v = 1 THEN DELETE
     WHEN MATCHED THEN UPDATE SET v = 1;
 SELECT * FROM tr_m ORDER BY id;
+-- So it is where ON CONFLICT has met the row before, as the transaction, or one before, had written it.
+CREATE FUNCTION tr_same() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+CREATE TRIGGER tr_same BEFORE UPDATE ON tr_m FOR EACH ROW EXECUTE FUNCTION tr_same();
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+UPDATE tr_m SET v = 10 WHERE id = 1;
+INSERT INTO tr_m VALUES (1, 0) ON CONFLICT DO NOTHING;
+UPDATE tr_m SET v = v + 1 FROM (VALUES (1), (1)) p (k) WHERE id = k;
+COMMIT;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SAVEPOINT s;
+UPDATE tr_m SET v = 20 WHERE id = 1;
+INSERT INTO tr_m VALUES (1, 0) ON CONFLICT DO NOTHING;
+ROLLBACK TO s;
+UPDATE tr_m SET v = v + 1 FROM (VALUES (1), (1)) p (k) WHERE id = k;
+ROLLBACK;
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+UPDATE tr_m SET v = v + 10 WHERE id = 1;
+INSERT INTO tr_m VALUES (1, 0) ON CONFLICT DO NOTHING;
+COMMIT;
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+UPDATE tr_m SET v = v + 1 FROM (VALUES (1), (1)) p (k) WHERE id = k;
+SELECT * FROM tr_m ORDER BY id;
+INSERT INTO tr_m VALUES (1, 0), (1, 0) ON CONFLICT (id) DO UPDATE SET v = 30;
+ROLLBACK;
 RESET enable_mergejoin;
 RESET enable_hashjoin;
 DROP TABLE tr_m;
-DROP FUNCTION tr_touch, tr_other;
+DROP FUNCTION tr_touch, tr_other, tr_same;
 DROP TABLE tr_t, tr_log;
 DROP FUNCTION tr_note, tr_show, tr_before, tr_down, tr_tables, tr_check, tr_instead;

@@ -165,7 +165,7 @@ unsafe fn lock_one(
                 let xid = pg_sys::GetCurrentTransactionId();
                 failure(tmfd, Tid::Record(r.no), xid, first_command(t, n, want.cid));
                 // ON CONFLICT DO UPDATE meets a row that it has updated.
-                let again = w.kind == WriteKind::Update && !want.follow && visible::take_conflict(r);
+                let again = w.kind == WriteKind::Update && !want.follow && visible::take_conflict(r, n);
                 return Err(if again || w.kind == WriteKind::Insert { TM_Invisible } else { TM_SelfModified });
             }
             if w.kind == WriteKind::Delete {

@@ -317,14 +317,25 @@ pub unsafe fn to_index(t: &mut Txn, r: RecordRef, oldest: Option<Oldest>) -> Opt
 }
 
 thread_local! {
-    /// The last row of this transaction that a unique check has met: table and record.
-    static OWN_CONFLICT: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    /// The last row of this transaction that a unique check has met: table, record, and its last
+    /// own write plus 1.
+    static OWN_CONFLICT: Cell<(u64, u64, u32)> = const { Cell::new((0, 0, 0)) };
+}
+
+fn conflict(r: RecordRef, n: u32) -> (u64, u64, u32) {
+    (r.table.id, r.no, n + 1)
 }
 
 /// Is this the row that the last unique check has met, of those that this transaction has written?
-/// Asked once.
-pub fn take_conflict(r: RecordRef) -> bool {
-    OWN_CONFLICT.take() == (r.table.id, r.no)
+/// `n`: its last own write, which must have been there then. Asked once.
+pub fn take_conflict(r: RecordRef, n: u32) -> bool {
+    OWN_CONFLICT.take() == conflict(r, n)
+}
+
+/// The transaction has ended, or a subtransaction of it was aborted: their numbers of writes are
+/// given again.
+pub fn forget_conflict() {
+    OWN_CONFLICT.take();
 }
 
 /// A dirty snapshot: committed rows, and those of transactions that run, whose ids it reports in
@@ -342,7 +353,7 @@ pub unsafe fn dirty(t: &mut Txn, mode: Mode, r: RecordRef, s: pg_sys::Snapshot) 
     xact::prepared::finish_decided(); // INV-DECIDED
     t.rest_no_more(); // INV-RESTS
     if let Some(n) = t.last_write(r) {
-        OWN_CONFLICT.set((r.table.id, r.no));
+        OWN_CONFLICT.set(conflict(r, n));
         return own_version(t, n);
     }
     match ok(t.present(&PG, r))? {

@@ -19,7 +19,7 @@
 //! *When a resource owner releases what it holds* the statements end that have had no end of their
 //! own, and their scans: those of the subtransaction, and those of a cursor that has failed in it.
 
-use crate::access::{altered, deferred, hollow, protect, ranges, statements, together};
+use crate::access::{altered, deferred, hollow, protect, ranges, statements, together, visible};
 use crate::admin::annotate;
 use crate::durable::bulk::{self, Written};
 use crate::hooks::utility;
@@ -120,6 +120,7 @@ fn forget() {
     bypass::end_transaction();
     deferred::end_transaction();
     statements::end_transaction();
+    visible::forget_conflict();
     protect::end_transaction();
     hollow::scan::end_transaction();
     hollow::forget_built();
@@ -155,6 +156,7 @@ unsafe extern "C-unwind" fn on_subxact(
                 bypass::abort_subtransactions(level);
                 deferred::abort_subtransactions(level);
                 protect::abort_subtransactions(level);
+                visible::forget_conflict();
                 altered::abort_subtransactions(level);
             }
         }
