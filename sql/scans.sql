@@ -154,4 +154,13 @@ BEGIN;
 SELECT count(*) FROM sc_c WHERE v = 12345;
 SELECT seq_scan, seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'sc_c';
 ROLLBACK;
+-- A sample that takes no row can be canceled.
+CREATE TABLE sc_sample (v int) USING mixedcc;
+INSERT INTO sc_sample SELECT generate_series(1, 1000000);
+SELECT v FROM sc_sample TABLESAMPLE BERNOULLI (0);
+BEGIN;
+SET LOCAL statement_timeout = 2;
+SELECT v FROM sc_sample TABLESAMPLE BERNOULLI (0);
+ROLLBACK;
+DROP TABLE sc_sample;
 DROP TABLE sc_c;

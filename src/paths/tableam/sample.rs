@@ -10,8 +10,12 @@ use pgrx::prelude::*;
 #[pg_guard]
 pub unsafe extern "C-unwind" fn next_block(scan: pg_sys::TableScanDesc, state: *mut pg_sys::SampleScanState) -> bool {
     // SAFETY: `scan` was made by `scan::begin`, and `state` has the sampling method's routine
-    // (tableam.h: scan_sample_next_block). As heapam_scan_sample_next_block.
+    // (tableam.h: scan_sample_next_block). As heapam_scan_sample_next_block. An ERROR unwinds.
     unsafe {
+        // The executor does not, between two sampled rows.
+        if pg_sys::InterruptPending != 0 {
+            pg_sys::ProcessInterrupts();
+        }
         let s = scan.cast::<Scan>();
         let blocks = (*s).all.div_ceil(ROWS).min(u32::MAX as u64 - 1);
         let next = match (*(*state).tsmroutine).NextSampleBlock {
