@@ -23,13 +23,14 @@ use std::ops::{Deref, DerefMut};
 /// as when the savepoint was set.
 static RUNS: Local<u32> = Local::new(0);
 
-/// The number of runs is remembered for so many levels of savepoints. After an ERROR below them the
-/// transaction rests no more.
-const LEVELS: usize = 32;
-static AT_LEVEL: Local<[u32; LEVELS]> = Local::new([0; LEVELS]);
-
-/// A function runs on a row that is not kept by the transaction's snapshot.
+/// A function runs on a row that is not kept by the transaction's snapshot. After an ERROR: as
+/// `RUNS`.
 static BUSY: Local<u32> = Local::new(0);
+
+/// Both are remembered for so many levels of savepoints. After an ERROR below them the transaction
+/// rests no more.
+const LEVELS: usize = 32;
+static AT_LEVEL: Local<[(u32, u32); LEVELS]> = Local::new([(0, 0); LEVELS]);
 
 /// The executor begins to run a statement.
 #[inline]
@@ -158,7 +159,7 @@ impl Drop for Busy {
 pub fn start_sub(level: u32) {
     // SAFETY: a backend has one thread, and the reference is not kept.
     if let Some(at) = unsafe { AT_LEVEL.get_mut() }.get_mut(level as usize) {
-        *at = RUNS.get();
+        *at = (RUNS.get(), BUSY.get());
     }
 }
 
@@ -166,7 +167,8 @@ pub fn start_sub(level: u32) {
 pub fn abort_sub(level: u32) {
     // SAFETY: as above.
     if let Some(at) = unsafe { AT_LEVEL.get_mut() }.get(level as usize) {
-        RUNS.set(*at);
+        RUNS.set(at.0);
+        BUSY.set(at.1);
     }
 }
 

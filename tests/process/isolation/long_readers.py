@@ -111,6 +111,12 @@ def test_readers():
     query(admin, f"INSERT INTO r SELECT i, 0 FROM generate_series(1, {ROWS}) i")
     query(admin, "CREATE FUNCTION sum_of_r() RETURNS bigint LANGUAGE plpgsql STABLE AS $$ BEGIN RETURN (SELECT sum(v) FROM r); END $$")
 
+    # A condition that an index scan tests on each key, and that fails.
+    query(admin, """CREATE FUNCTION below(int, uuid) RETURNS bool LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN 1 / 0; END';
+        CREATE FUNCTION compare(int, uuid) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT -1';
+        CREATE OPERATOR < (LEFTARG = int, RIGHTARG = uuid, FUNCTION = below);
+        ALTER OPERATOR FAMILY integer_ops USING btree ADD OPERATOR 1 < (int, uuid), FUNCTION 1 (int, uuid) compare""")
+
     for isolation in ("REPEATABLE READ", "REPEATABLE READ, READ ONLY", "SERIALIZABLE, READ ONLY"):
         old = begin(isolation)
         seen = rows(old, "r")
@@ -145,7 +151,16 @@ def test_readers():
         query(old, "ROLLBACK TO s")
     equal("after an ERROR", rows(old, "r"), seen)
     keeps_few("after an ERROR in a savepoint", admin, writer, "r")
-    query(old, "RELEASE s")
+    query(old, "SET enable_seqscan = off; SAVEPOINT f")
+    try:
+        query(old, "SELECT * FROM r WHERE id < '00000000-0000-0000-0000-000000000000'::uuid")
+        check("an ERROR of a condition", False, "there was none")
+    except Exception as error:  # the message is psycopg2's
+        check("an ERROR of a condition", "division by zero" in str(error), error)
+        query(old, "ROLLBACK TO f")
+    equal("after an ERROR of a condition on a key", rows(old, "r"), seen)
+    keeps_few("after an ERROR of a condition on a key", admin, writer, "r")
+    query(old, "RELEASE s; RESET enable_seqscan")
 
     importer = begin("REPEATABLE READ")
     query(importer, f"SET TRANSACTION SNAPSHOT '{value(old, 'SELECT pg_export_snapshot()')}'")
