@@ -30,7 +30,8 @@ pub enum Queue {
     Record(u64, u64),
     /// A partition of a table: table id, partition number.
     Partition(u64, u32),
-    /// A range of an index: table id, index, number of the range.
+    /// A range of an index: table id, index, number of the range. Its highest bit says in which of
+    /// two sets of boundaries.
     Range(u64, u64, u32),
 }
 

@@ -8,7 +8,7 @@ use crate::csn::{Csn, SlotId};
 use crate::error::Error;
 use crate::faults::{self, Fault};
 use crate::memory::Latch;
-use crate::platform::Platform;
+use crate::platform::{Platform, Queue};
 use crate::primitive::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::shared::Engine;
 use crate::table::Table;
@@ -135,6 +135,14 @@ impl IndexRanges {
         }
         // SAFETY: INV-SET: a set in `sets` stays as long as the caller's pin.
         std::array::from_fn(|i| unsafe { self.sets[i].load(Ordering::SeqCst).as_ref() })
+    }
+    /// The queue of the lock of a range. Range `no` of the set before the current one has another
+    /// lock, for which others may still wait. So the number of the range has the place of its set
+    /// in the highest bit; a set has fewer ranges. The set keeps its place as long as the caller's
+    /// pin (INV-SET).
+    pub(crate) fn queue(&self, set: &RangeSet, no: u32) -> Queue {
+        let second = std::ptr::eq(self.sets[1].load(Ordering::SeqCst), set);
+        Queue::Range(self.table().id, self.index, no | (second as u32) << 31)
     }
     /// Are the ranges dormant, so that writers need not register?
     pub fn is_dormant(&self) -> bool {
@@ -542,7 +550,7 @@ impl Table {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::platform::{Queue, WaitFor};
+    use crate::platform::WaitFor;
     use crate::threads::Block;
     use crate::txn::{Level, Txn};
     use crate::{Policy, Protocol, ProtocolSet};

@@ -14,7 +14,7 @@ use super::{How, Level, Owner, RecordRef, ScanId, Txn};
 use crate::error::Error;
 use crate::faults::{self, Fault};
 use crate::lock::{Claim, Holder, LockWord, Mode};
-use crate::platform::{Platform, Queue, EARLY};
+use crate::platform::{Platform, EARLY};
 use crate::protocol::{Policy, Touch};
 use crate::range::{Effect, IndexRanges, RangeSet};
 
@@ -177,10 +177,9 @@ impl Txn {
         let word: &'static LockWord = &set.range(no).lock;
         let mode = self.retry.mode_of_read(word, ranges.table().id, mode);
         let me = Holder { slot: self.slot, mode, tag };
-        let queue = Queue::Range(ranges.table().id, ranges.index, no);
         let got = match word.try_acquire(self.e.region, me, Claim::Waits) {
             Ok(a) => a,
-            Err(c) => self.contend(p, word, me, How::Policy(policy), queue, at, c)?,
+            Err(c) => self.contend(p, word, me, How::Policy(policy), ranges.queue(set, no), at, c)?,
         };
         self.locks.add(word, None, mode, 0, got);
         Ok(())

@@ -2,6 +2,7 @@
 
 use crate::client::{Client, Mood};
 use crate::spans::{borrowed, encode};
+use crate::steps::begin_scan;
 use crate::world::{Jitter, PanicAt, Rng, World, PARTITIONS, WIDTH};
 use mixedcc_engine::checker::{Recorder, Session};
 use mixedcc_engine::error::AbortReason;
@@ -128,6 +129,40 @@ fn a_cycle_of_a_row_and_a_range_is_found() {
         assert_eq!(b.update(0, false), Err(Error::Deadlock));
         b.abort();
         first.join().expect("a thread").expect("the other gave way");
+    });
+}
+
+/// Range 1 of the boundaries before a rebuild, for which one waits, and range 1 of those after it
+/// have two locks: a transaction that waits for this one does not queue behind the other one.
+#[test]
+fn ranges_of_two_sets_of_boundaries_have_queues_of_their_own() {
+    let (w, recorder) = (&world(), Recorder::new());
+    let p = Jitter::new(w, w.slots, 1);
+    w.activate(&p, w.slots, 0, &[10, 20], 64).expect("room for ranges");
+    std::thread::scope(|s| {
+        let [mut holder, mut other] = [0, 1].map(|slot| client(w, slot, recorder.session()));
+        holder.begin(Mood::ReadCommitted);
+        assert_eq!(holder.insert(15), Ok(true));
+        let session = recorder.session();
+        let waiter = s.spawn(move || {
+            let mut c = client(w, 2, session);
+            c.begin(Mood::Serializable);
+            begin_scan(&mut c, 0, Bound::Included(10), Bound::Excluded(20), OpenEnd::No)?;
+            c.commit()
+        });
+        until("one sleeps", || w.e.asleep() > 0);
+        assert_eq!(w.rebuild(&p, w.slots, 0, &[100, 200], 64), Ok(true));
+        other.begin(Mood::Serializable);
+        begin_scan(&mut other, 0, Bound::Included(100), Bound::Excluded(200), OpenEnd::No)
+            .expect("nobody writes there");
+        holder.p.panic_at.set(Some(PanicAt::WaitFor));
+        let got = catch_unwind(AssertUnwindSafe(|| holder.insert(105)));
+        // A third set would need the place of the first, which the sleeper keeps.
+        assert_eq!(w.rebuild(&p, w.slots, 0, &[1000], 64), Ok(false));
+        other.abort();
+        holder.abort();
+        assert_eq!(waiter.join().expect("a thread"), Ok(()));
+        assert!(got.is_err(), "it sleeps, and there is no circle: {got:?}");
     });
 }
 
