@@ -18,6 +18,10 @@ pub struct WaitFor {
     pub lock: Option<Queue>,
 }
 
+/// So many first steps of a short wait take no time to speak of: the platform does not sleep in
+/// them ([`Platform::pause`]).
+pub const SPINS: u32 = 50;
+
 /// Set in the tags of locks that a scan may give up ([`Platform::take_tag`]).
 pub const EARLY: u32 = 1 << 31;
 /// Set in the tags of locks that a commit may give up before it is done.
@@ -97,7 +101,8 @@ pub trait Platform {
     }
     /// Ends the nap of the transaction in this slot, if it takes one. Must not fail.
     fn nudge(&self, _slot: SlotId) {}
-    /// A short wait for the end of another transaction's commit. `n` counts the steps of this wait.
+    /// A short wait for the end of another transaction's commit. `n` counts the steps of this wait,
+    /// and the first [`SPINS`] do not sleep.
     fn pause(&self, n: u32) -> Result<(), Error>;
     /// A wait for a commit that is not done: it may last as long as a standby needs. `n` counts the
     /// steps of this wait. May unwind.

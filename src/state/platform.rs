@@ -15,7 +15,7 @@ use crate::pg::local::Local;
 use crate::state::above::above;
 use crate::state::{shmem, slots, stop, worker, xact};
 use mixedcc_engine::csn::{Csn, SlotId, State};
-use mixedcc_engine::platform::{Outcome, Platform, Queue, StopEvent, WaitFor};
+use mixedcc_engine::platform::{Outcome, Platform, Queue, StopEvent, WaitFor, SPINS};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::Error;
@@ -317,7 +317,7 @@ impl Platform for Pg {
         FREEZE_READERS.get()
     }
     fn pause(&self, n: u32) -> Result<(), Error> {
-        if n < 50 {
+        if n < SPINS {
             std::hint::spin_loop();
         } else {
             // SAFETY: the engine holds no latch when it pauses, so an interrupt may be processed;

@@ -8,7 +8,7 @@ use crate::faults::{self, Fault};
 use crate::lock::graph::{self, Edge};
 use crate::lock::{Acquired, Claim, Conflict, First, Holder, LockWord, Mode};
 use crate::partition::{Sleep, WaitReason};
-use crate::platform::{Platform, Queue, StopEvent, WaitFor, AT_COMMIT, EARLY};
+use crate::platform::{Platform, Queue, StopEvent, WaitFor, AT_COMMIT, EARLY, SPINS};
 use crate::primitive::Ordering;
 use crate::protocol::{Policy, Touch};
 use crate::shared::Engine;
@@ -50,7 +50,8 @@ impl Drop for Wanted<'_> {
     }
 }
 
-/// Steps of waiting for a holder that is in the act of committing before we sleep.
+/// Steps of waiting for a holder that is in the act of committing before we sleep. A transaction
+/// that must not sleep for the lock takes only those that do not sleep.
 const SHORT: u32 = 200;
 
 impl Txn {
@@ -171,6 +172,10 @@ impl Txn {
         for n in 0..SHORT {
             let Conflict::With(h) = conflict else { break };
             if !matches!(self.e.word(h.slot).state(), State::Preparing | State::Committing | State::Committed) {
+                break;
+            }
+            // A commit in memory is over by now; one that waits for a standby may last for hours.
+            if n == SPINS && (how == How::Try || !p.may_sleep(queue)) {
                 break;
             }
             p.pause(n)?;

@@ -7,6 +7,7 @@ use mixedcc_engine::checker::Recorder;
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::lock::Mode;
+use mixedcc_engine::platform::SPINS;
 use mixedcc_engine::txn::How;
 use mixedcc_engine::{Error, Policy, Protocol, ProtocolSet};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -103,4 +104,38 @@ fn listed_locks_that_are_held_are_left_out() {
     assert_eq!(beside_a_writer(Protocol::Mocc, Policy::Wait, None, read_listed), Ok(()));
     let asleep = beside_a_writer(Protocol::Mocc, Policy::Wait, Some(Fault::SleepsAnyhow), read_listed);
     assert_eq!(asleep, Err(None), "the fault");
+}
+
+/// The longest step of the wait beside a commit that does not end, as where its standby hangs, for
+/// its row, and what came of it. `Err(None)`: it fell asleep.
+fn beside_a_commit(mood: Mood, how: How, hurries: bool) -> (Result<(), Option<Error>>, u32) {
+    let (w, recorder) = (World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 4), Recorder::new());
+    let [mut c, mut writer] = [0, 1].map(|slot| Client::new(&w, slot, recorder.session(), 5));
+    writer.begin(Mood::Serializable);
+    writer.update(HELD, false).expect("nobody is in the way");
+    writer.t.prepare_locks(&writer.p).expect("nobody is in the way");
+    writer.t.prepare_decide(&writer.p, true, &|_, _| {}).expect("nobody is in the way");
+    c.begin(mood);
+    c.p.hurries.set(hurries);
+    c.p.panic_at.set(Some(PanicAt::EnterQueue));
+    let row = w.records(HELD)[0];
+    let got = catch_unwind(AssertUnwindSafe(|| c.t.lock_row(&c.p, row, Mode::NoKeyUpdate, how)));
+    let paused = c.p.paused.get();
+    c.abort();
+    writer.t.publish(&writer.p);
+    (got.map_err(|_| None).and_then(|got| got.map_err(Some)), paused)
+}
+
+#[test]
+fn what_must_not_sleep_waits_only_a_moment_for_a_commit() {
+    for mood in [Mood::Serializable, Mood::ReadCommitted] {
+        for (how, hurries) in [(How::Try, false), (How::Wait, true)] {
+            let (got, paused) = beside_a_commit(mood, how, hurries);
+            assert_eq!(got, Err(Some(Error::WouldBlock)), "{mood:?}, {how:?}");
+            assert!((1..SPINS).contains(&paused), "{mood:?}, {how:?}: {paused}");
+        }
+        let (got, paused) = beside_a_commit(mood, How::Wait, false);
+        assert_eq!(got, Err(None), "{mood:?}");
+        assert!(paused >= SPINS, "{mood:?}: {paused}");
+    }
 }

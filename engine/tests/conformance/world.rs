@@ -89,6 +89,8 @@ pub struct Jitter {
     pub sleeps: RefCell<Option<Box<dyn Fn(WaitFor)>>>,
     /// Must its statements not sleep for locks?
     pub hurries: Cell<bool>,
+    /// The step of its last short wait.
+    pub paused: Cell<u32>,
 }
 
 /// Where a platform call unwinds.
@@ -114,6 +116,7 @@ impl Jitter {
             panic_at: Cell::new(None),
             sleeps: RefCell::default(),
             hurries: Cell::new(false),
+            paused: Cell::new(0),
         }
     }
     fn panic_if(&self, at: PanicAt) {
@@ -160,6 +163,7 @@ impl Platform for Jitter {
     }
     fn pause(&self, n: u32) -> Result<(), Error> {
         self.panic_if(PanicAt::Pause);
+        self.paused.set(n);
         self.threads.pause(n)
     }
     fn lock_tag(&self) -> u32 {
