@@ -95,7 +95,10 @@ pub fn end_transaction() {
     unsafe {
         let Scans { open, free, .. } = SCANS.get_mut();
         open.truncate(64);
-        open.iter_mut().for_each(|o| o.fetch = std::ptr::null_mut());
+        for o in open.iter_mut() {
+            o.fetch = std::ptr::null_mut();
+            o.ids.clear(); // the next transaction's scans have the same numbers
+        }
         free.clear();
         free.extend(0..open.len() as u32);
     }
