@@ -100,12 +100,13 @@ impl Txn {
 
     /// Waits for the lock of a hot row. If that closes a circle, or if the statement must not
     /// sleep, a read goes on without the lock. A write does not: its commit would close the same
-    /// circle.
+    /// circle. (A circle of two holders of this lock comes as an upgrade that conflicts: this
+    /// transaction has locked the row's key, for which the row's writer waits.)
     #[cold]
     pub(super) fn wait_hot(&mut self, p: &dyn Platform, r: RecordRef, mode: Mode, read: bool) -> Result<(), Error> {
         let before = (self.failed, self.retry.winner);
         match self.lock_record(p, r, mode, How::Wait, read) {
-            Err(Error::Deadlock) if read => {
+            Err(Error::Deadlock | Error::Abort { reason: AbortReason::UpgradeConflict, .. }) if read => {
                 (self.failed, self.retry.winner) = before;
                 Ok(())
             }

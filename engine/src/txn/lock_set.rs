@@ -271,6 +271,13 @@ impl LockSet {
                 let mode = stays.map_or(mode, |m| mode.max(m));
                 l.word.release(owner.e.region, owner.slot, Some(Holder { slot: owner.slot, mode, tag: 0 }));
                 (l.mode, l.depth) = (mode, 0);
+            } else if stays.is_some() {
+                // The lock is as the last entry behind this one has made it.
+                let l = self.all.remove(i);
+                let mut behind = self.all[i..].iter_mut();
+                if let Some(next) = behind.find(|k| std::ptr::eq(k.word, l.word)) {
+                    next.previous = l.previous;
+                }
             } else {
                 l.word.release(owner.e.region, owner.slot, l.previous);
                 self.all.remove(i);

@@ -5,7 +5,7 @@ use crate::load::{find_anomaly, Load};
 use crate::world::World;
 use mixedcc_engine::checker::{AnomalyKind, Recorder};
 use mixedcc_engine::error::AbortReason;
-use mixedcc_engine::faults::Fault;
+use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::lock::Mode;
 use mixedcc_engine::platform::StopEvent;
 use mixedcc_engine::range::Columns;
@@ -226,6 +226,60 @@ fn a_read_whose_wait_would_close_a_circle_goes_on() {
         a.commit().expect("it has only read and locked, and nobody has changed the row");
         sleeper.join().expect("its thread").expect("it has waited for the lock of the other row");
     });
+}
+
+/// Nor is it worth the failure of a transaction that has locked the row's key, for which the row's
+/// writer waits.
+#[test]
+fn a_read_whose_lock_of_the_key_is_waited_for_goes_on() {
+    let w = &world(Policy::Wait);
+    let recorder = Recorder::new();
+    let row = w.records(KEY)[0];
+    std::thread::scope(|s| {
+        // Here, so that they end before the other one is waited for, should the test fail.
+        let [mut a, mut b] = [0, 1].map(|slot| Client::new(w, slot, recorder.session(), 5));
+        heats(&mut a, &mut b, false);
+        a.begin(Mood::Serializable);
+        a.t.lock_row(&a.p, row, Mode::KeyShare, How::Wait).expect("nobody is in the way");
+        let session = recorder.session();
+        let sleeper = s.spawn(move || {
+            let mut c = Client::new(w, 2, session, 5);
+            c.begin(Mood::Serializable);
+            c.t.lock_row(&c.p, row, Mode::NoKeyUpdate, How::Wait)?;
+            c.t.lock_row(&c.p, row, Mode::Update, How::Wait)?;
+            c.commit()
+        });
+        until("the other one sleeps", || w.e.asleep() > 0);
+        a.get(KEY).expect("it goes on without the lock");
+        assert_eq!(mode(&a, KEY), Some(Mode::KeyShare));
+        a.commit().expect("it has only read and locked, and nobody has changed the row");
+        sleeper.join().expect("its thread").expect("it has waited for the key");
+    });
+    assert!(row.rec.lock.is_free());
+}
+
+/// A savepoint that is rolled back gives up the lock of the key that it took, and not what a read
+/// has made of it.
+#[test]
+fn a_read_under_a_lock_that_is_undone_keeps_its_own() {
+    for (fault, wanted) in [(None, Some(Mode::Share)), (Some(Fault::LoweredTooFar), None)] {
+        let w = world(Policy::Wait);
+        let recorder = Recorder::new();
+        let [mut a, mut b] = [0, 1].map(|slot| Client::new(&w, slot, recorder.session(), 5));
+        heats(&mut a, &mut b, false);
+        let row = w.records(KEY)[0];
+        a.begin(Mood::Serializable);
+        a.savepoint();
+        a.t.lock_row(&a.p, row, Mode::KeyShare, How::Wait).expect("nobody is in the way");
+        a.get(KEY).expect("nobody is in the way");
+        assert_eq!(mode(&a, KEY), Some(Mode::Share));
+        faults::set(fault);
+        a.end_savepoint(false);
+        faults::set(None);
+        assert_eq!(mode(&a, KEY), wanted);
+        a.commit().expect("nobody is in the way");
+        assert!(row.rec.lock.is_free());
+    }
 }
 
 /// Under the other policies no transaction waits at a read, or fails because a row is hot.
