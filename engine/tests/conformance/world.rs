@@ -91,6 +91,8 @@ pub struct Jitter {
     pub hurries: Cell<bool>,
     /// The step of its last short wait.
     pub paused: Cell<u32>,
+    /// See [`Platform::patience`].
+    pub patience: Cell<u32>,
 }
 
 /// Where a platform call unwinds.
@@ -117,6 +119,7 @@ impl Jitter {
             sleeps: RefCell::default(),
             hurries: Cell::new(false),
             paused: Cell::new(0),
+            patience: Cell::new(u32::MAX),
         }
     }
     fn panic_if(&self, at: PanicAt) {
@@ -165,6 +168,9 @@ impl Platform for Jitter {
         self.panic_if(PanicAt::Pause);
         self.paused.set(n);
         self.threads.pause(n)
+    }
+    fn patience(&self) -> u32 {
+        self.patience.get()
     }
     fn lock_tag(&self) -> u32 {
         self.threads.lock_tag()

@@ -4,10 +4,11 @@ use super::rows::{Row, Rows};
 use crate::access::altered;
 use crate::keys::codec::{self, Codec};
 use crate::pg::guc;
-use crate::state::errors::ok;
+use crate::state::errors::{ok, raise};
 use crate::state::platform::PG;
 use crate::state::rel::RelInfo;
 use crate::state::xact;
+use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::range::IndexRanges;
 use mixedcc_engine::{Error, RecordRef};
 use pgrx::pg_sys;
@@ -56,7 +57,8 @@ pub unsafe fn of_index(rel: pg_sys::Relation, info: &RelInfo, index: pg_sys::Rel
         match info.table.activate_ranges(&t.e, t.slot, &PG, name, codec.order, &keys, list_size) {
             Ok(ranges) => Some(Ranged { ranges, codec }),
             Err(Error::OutOfMemory) => None,
-            Err(e) => crate::state::errors::raise(e),
+            Err(Error::Abort { reason, .. }) => raise(t.fail(reason, Touch { table: info.table, no: 0 })),
+            Err(e) => raise(e),
         }
     }
 }
@@ -148,7 +150,7 @@ unsafe fn rebuild(
     let t = xact::txn();
     match ranges.rebuild(&t.e, t.slot, &PG, &keys, guc::RANGE_LIST_SIZE.get() as u32) {
         Ok(_) | Err(Error::OutOfMemory) => {} // the old ranges go on
-        Err(e) => crate::state::errors::raise(e),
+        Err(e) => raise(e),
     }
 }
 
