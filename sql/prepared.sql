@@ -42,5 +42,18 @@ SELECT * FROM prep_t ORDER BY id;
 BEGIN; TRUNCATE prep_t; INSERT INTO prep_t VALUES (9, 9, 9); PREPARE TRANSACTION 'prep_4'; COMMIT PREPARED 'prep_4';
 SELECT * FROM prep_t WHERE v = 9;
 SELECT count(*) FROM mixedcc.partitions WHERE "table" = 'prep_t'::regclass;
+-- What it has read at SERIALIZABLE makes writers wait at their COMMIT: lock_timeout ends that.
+CREATE TABLE prep_w (id int PRIMARY KEY) USING mixedcc;
+BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT v FROM prep_t; INSERT INTO prep_w VALUES (1); PREPARE TRANSACTION 'prep_5';
+SET lock_timeout = '100ms';
+SET statement_timeout = '3s';
+INSERT INTO prep_t VALUES (10, 10, 10);
+BEGIN; UPDATE prep_t SET v = 10; COMMIT;
+RESET statement_timeout;
+RESET lock_timeout;
+COMMIT PREPARED 'prep_5';
+INSERT INTO prep_t VALUES (10, 10, 10);
+SELECT * FROM prep_t ORDER BY id;
+DROP TABLE prep_w;
 SELECT gid FROM pg_prepared_xacts;
 DROP TABLE prep_t;

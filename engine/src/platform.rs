@@ -75,11 +75,11 @@ pub enum StopEvent {
 /// The engine's environment.
 ///
 /// An implementation may unwind out of `wait_for`, `enter_queue`, `stand_back`, `pause`, `nap`,
-/// `compare_keys` and `stop_event`, as an ERROR of PostgreSQL does. The engine holds no latch at
-/// these calls, and its transaction can be aborted after them. A platform that unwinds out of
-/// `wait_for` removes the caller from its queue itself, at the latest when its (sub)transaction is
-/// aborted, as PostgreSQL's lock manager does. After an error that is returned, the engine leaves
-/// the queue.
+/// `nap_for_lock`, `compare_keys` and `stop_event`, as an ERROR of PostgreSQL does. The engine
+/// holds no latch at these calls, and its transaction can be aborted after them. A platform that
+/// unwinds out of `wait_for` removes the caller from its queue itself, at the latest when its
+/// (sub)transaction is aborted, as PostgreSQL's lock manager does. After an error that is returned,
+/// the engine leaves the queue.
 pub trait Platform {
     /// Sleeps until the holder may have released its lock. Returns at once if the holder has ended.
     fn wait_for(&self, who: WaitFor) -> Result<(), Error>;
@@ -108,6 +108,11 @@ pub trait Platform {
     /// steps of this wait. May unwind.
     fn nap(&self, n: u32) -> Result<(), Error> {
         self.pause(n)
+    }
+    /// The same in a wait for a lock of a transaction that may stay for days: the platform's limit
+    /// for such waits counts.
+    fn nap_for_lock(&self, n: u32) -> Result<(), Error> {
+        self.nap(n)
     }
     /// The outcome of the commit of this slot at this CSN, which was found *committing*, if another
     /// authority decides it.

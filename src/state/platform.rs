@@ -211,7 +211,7 @@ pub fn refused_table() -> u64 {
     REFUSED.get()
 }
 
-/// When the naps of a newcomer began, and when it looked last whether a process waits for a lock of
+/// When the naps for a lock began, and when it looked last whether a process waits for a lock of
 /// PostgreSQL's that it has.
 static NAPS: Local<Option<(Instant, Instant)>> = Local::new(None);
 
@@ -344,6 +344,14 @@ impl Platform for Pg {
             pg_sys::ResetLatch(pg_sys::MyLatch);
             pgrx::check_for_interrupts!();
         }
+        Ok(())
+    }
+    fn nap_for_lock(&self, n: u32) -> Result<(), Error> {
+        xact::prepared::finish_decided(); // INV-DECIDED
+        if n < 100 {
+            return self.pause(n);
+        }
+        nap((n - 100).min(3));
         Ok(())
     }
     fn outcome(&self, slot: SlotId, csn: Csn) -> Outcome {

@@ -361,7 +361,7 @@ impl Txn {
     fn await_guards_of_writes(&mut self, p: &dyn Platform) -> Result<(), Error> {
         let mut n = 0;
         while self.writes.finals().any(|(_, w)| w.r.partition().guards.count() > 0) {
-            p.nap(n)?;
+            p.nap_for_lock(n)?;
             n += 1;
         }
         Ok(())
