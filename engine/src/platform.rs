@@ -39,6 +39,17 @@ pub enum Queue {
     Range(u64, u64, u32),
 }
 
+/// What the platform says after a nap of a newcomer that stays behind a waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Napped {
+    /// It has napped for a short time so far.
+    Short,
+    /// For some time. The platform says so again after each further one.
+    Long,
+    /// The same, and a transaction waits for the newcomer where only the platform sees that.
+    Awaited,
+}
+
 /// The state of a commit whose word is *committing*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -93,11 +104,9 @@ pub trait Platform {
     /// Leaves the queue that was entered last. Must not fail.
     fn leave_queue(&self, queue: Queue);
     /// A nap of a newcomer that stays behind a waiter. It lasts until the next [`Platform::nudge`]
-    /// at most; `n` counts the naps of one such wait. Returns true if the newcomer must not stay
-    /// behind any longer: naps have lasted for some time, and a transaction waits for it where only
-    /// the platform sees that.
-    fn stand_back(&self, _queue: Queue, n: u32) -> Result<bool, Error> {
-        self.pause(n).map(|()| false)
+    /// at most; `n` counts the naps of one such wait.
+    fn stand_back(&self, _queue: Queue, n: u32) -> Result<Napped, Error> {
+        self.pause(n).map(|()| Napped::Short)
     }
     /// Ends the nap of the transaction in this slot, if it takes one. Must not fail.
     fn nudge(&self, _slot: SlotId) {}

@@ -4,7 +4,7 @@
 
 use crate::csn::{SlotId, State};
 use crate::error::Error;
-use crate::platform::{Platform, Queue, StopEvent, WaitFor, AT_COMMIT, EARLY};
+use crate::platform::{Napped, Platform, Queue, StopEvent, WaitFor, AT_COMMIT, EARLY};
 use crate::primitive::{relax, Ordering};
 use crate::shared::Engine;
 use std::cell::Cell;
@@ -148,9 +148,13 @@ impl Platform for Threads {
     fn leave_queue(&self, queue: Queue) {
         self.waits.leave(queue, self.slot);
     }
-    fn stand_back(&self, _: Queue, n: u32) -> Result<bool, Error> {
+    fn stand_back(&self, _: Queue, n: u32) -> Result<Napped, Error> {
         std::thread::sleep(Duration::from_micros(20));
-        Ok(n >= PATIENCE && self.waits.is_awaited((self.slot, self.ident())))
+        Ok(match n >= PATIENCE {
+            true if self.waits.is_awaited((self.slot, self.ident())) => Napped::Awaited,
+            true => Napped::Long,
+            false => Napped::Short,
+        })
     }
     fn pause(&self, n: u32) -> Result<(), Error> {
         relax(n);

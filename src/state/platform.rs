@@ -15,7 +15,7 @@ use crate::pg::local::Local;
 use crate::state::above::above;
 use crate::state::{shmem, slots, stop, worker, xact};
 use mixedcc_engine::csn::{Csn, SlotId, State};
-use mixedcc_engine::platform::{Outcome, Platform, Queue, StopEvent, WaitFor, SPINS};
+use mixedcc_engine::platform::{Napped, Outcome, Platform, Queue, StopEvent, WaitFor, SPINS};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::Version;
 use mixedcc_engine::Error;
@@ -215,13 +215,14 @@ pub fn refused_table() -> u64 {
 /// PostgreSQL's that it has.
 static NAPS: Local<Option<(Instant, Instant)>> = Local::new(None);
 
-/// One nap of a newcomer; true after some time, if another process waits for it in PostgreSQL's
-/// lock manager.
+/// One nap for a lock, as of a newcomer that stays behind a waiter. `n` counts the naps of one such
+/// wait. After each `deadlock_timeout` it is a long one, and asks whether another process waits for
+/// this one in PostgreSQL's lock manager.
 ///
 /// Not a sleep in the lock manager: nothing there could end it but the waiter in front. A circle
 /// through a nap would be a deadlock for PostgreSQL's detector, where the newcomer has only to
 /// pass.
-fn nap(n: u32) -> bool {
+fn nap(n: u32) -> Napped {
     let now = Instant::now();
     // SAFETY: `MyLatch` is this process's own latch. An ERROR of an interrupt unwinds, and nothing
     // is held here.
@@ -244,10 +245,14 @@ fn nap(n: u32) -> bool {
         pg_sys::ResetLatch(pg_sys::MyLatch);
         pgrx::check_for_interrupts!();
         if looked.elapsed().as_millis() < pg_sys::DeadlockTimeout as u128 {
-            return false;
+            return Napped::Short;
         }
         NAPS.set(Some((began, Instant::now())));
-        compat::is_awaited()
+        if compat::is_awaited() {
+            Napped::Awaited
+        } else {
+            Napped::Long
+        }
     }
 }
 
@@ -295,10 +300,10 @@ impl Platform for Pg {
         // WARNING only.
         unsafe { pg_sys::LockRelease(&queue_tag(q), pg_sys::ExclusiveLock as i32, false) };
     }
-    fn stand_back(&self, q: Queue, n: u32) -> Result<bool, Error> {
-        let mut passes = false;
-        asleep(Some(q), || passes = nap(n));
-        Ok(passes)
+    fn stand_back(&self, q: Queue, n: u32) -> Result<Napped, Error> {
+        let mut napped = Napped::Short;
+        asleep(Some(q), || napped = nap(n));
+        Ok(napped)
     }
     fn nudge(&self, slot: SlotId) {
         slots::wake(slot);

@@ -6,12 +6,13 @@
 //! **INV-TURN**: A waiter that has slept for one holder in vain marks the lock word with the mode
 //! that it wants. While the mark is there, a newcomer whose mode conflicts with it takes the lock
 //! only after the waiter, whether or not a holder is in its way. It passes only if the waiter waits
-//! for it, directly or through others (`graph.rs`). A transaction that holds the lock already
-//! stays, and may take a stronger mode. So only finitely many transactions come before the waiter:
-//! the holders at the time of the mark, and those that the waits-for graph lets pass. The waiter
-//! removes its mark when it takes the lock or gives up, and so does the end of its transaction. A
-//! mark without a waiter is ignored. The mark survives changes of the holders, also while the lock
-//! is free.
+//! for it, directly or through others (`graph.rs`); or, if it wants KEY SHARE below SERIALIZABLE,
+//! when it has stood back for some time. A transaction that holds the lock already stays, and may
+//! take a stronger mode. So only finitely many transactions come before the waiter: the holders at
+//! the time of the mark, and those that the waits-for graph lets pass. (More do if locks of the key
+//! are held for longer than newcomers stand back.) The waiter removes its mark when it takes the
+//! lock or gives up, and so does the end of its transaction. A mark without a waiter is ignored.
+//! The mark survives changes of the holders, also while the lock is free.
 
 pub(crate) mod graph;
 mod head;

@@ -8,7 +8,7 @@ use crate::faults::{self, Fault};
 use crate::lock::graph::{self, Edge};
 use crate::lock::{Acquired, Claim, Conflict, First, Holder, LockWord, Mode};
 use crate::partition::{Sleep, WaitReason};
-use crate::platform::{Platform, Queue, StopEvent, WaitFor, AT_COMMIT, EARLY, SPINS};
+use crate::platform::{Napped, Platform, Queue, StopEvent, WaitFor, AT_COMMIT, EARLY, SPINS};
 use crate::primitive::Ordering;
 use crate::protocol::{Policy, Touch};
 use crate::shared::Engine;
@@ -194,7 +194,8 @@ impl Txn {
         p.stop_event(StopEvent::LockWait)?;
         let got = self.counted(at, queue.into(), |t| {
             if let Conflict::Behind(first) = conflict {
-                match t.stand_back(&w, first)? {
+                let yields = t.level == Level::Serializable || me.mode > Mode::KeyShare;
+                match t.stand_back(&w, first, yields)? {
                     Ok(a) => return Ok(a),
                     Err(c) => t.may_wait(&w, c)?,
                 }
@@ -431,8 +432,9 @@ impl Owner {
 
     /// A newcomer stays behind a waiter that has marked the word (INV-TURN). It naps until the
     /// waiter has had its turn or has given up. If the waiter comes to wait for it, it passes: no
-    /// conflict demands that wait.
-    fn stand_back(&self, w: &Wanted, first: First) -> Result<Result<Acquired, Conflict>, Error> {
+    /// conflict demands that wait. Unless it `yields` as long as it takes, it passes after some
+    /// time: checks of foreign keys do not stop for the time of a transaction that does nothing.
+    fn stand_back(&self, w: &Wanted, first: First, yields: bool) -> Result<Result<Acquired, Conflict>, Error> {
         let mut first = first;
         for n in 0.. {
             let edge = match first {
@@ -440,7 +442,11 @@ impl Owner {
                 First::Upgrader(slot) => Edge::Holder(slot, self.e.slots[slot as usize].ident.load(Ordering::SeqCst)),
             };
             let passes = match self.e.publish_soft_wait(self.slot, edge) {
-                Some(_asleep) => w.p.stand_back(w.queue, n)?,
+                Some(_asleep) => match w.p.stand_back(w.queue, n)? {
+                    Napped::Awaited => true,
+                    Napped::Long => !yields,
+                    Napped::Short => false,
+                },
                 None => true,
             };
             let claim = if passes { Claim::Pass } else { Claim::Waits };

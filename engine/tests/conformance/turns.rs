@@ -469,6 +469,40 @@ fn without_a_look_at_the_circle_it_would_stand_back_for_ever() {
     }
 }
 
+/// A waiter for a row has marked it, and the transaction for which it waits does nothing. Below
+/// SERIALIZABLE a lock of the key, as of a check of a foreign key, passes after some time.
+#[test]
+fn a_lock_of_the_key_stands_back_for_some_time_only() {
+    let (w, recorder) = (world(Protocol::Occ, Policy::Wait), Recorder::new());
+    let key = (Mood::ReadCommitted, key_share as Step);
+    let mut clients = [1, 2, 3].map(|slot| client(w, slot, recorder.session()));
+    begin(&mut clients[0], key).expect("nobody writes");
+    let mut waiter = client(w, 0, recorder.session());
+    waiter.begin(Mood::ReadCommitted);
+    let clients = RefCell::new(clients);
+    let n = Rc::new(Cell::new(0));
+    let sleeps = n.clone();
+    *waiter.p.sleeps.borrow_mut() = Some(Box::new(move |_| {
+        sleeps.set(sleeps.get() + 1);
+        let [a, b, c] = &mut *clients.borrow_mut();
+        match sleeps.get() {
+            1 => {
+                begin(b, key).expect("nobody has marked it");
+                a.commit().expect("it has only locked");
+            }
+            2 => {
+                assert!(stands_back(c, key));
+                begin(c, key).expect("it passes");
+                b.commit().expect("it has only locked");
+            }
+            _ => c.commit().expect("it has only locked"),
+        }
+    }));
+    update(&mut waiter).expect("its turn");
+    waiter.commit().expect("nobody is in its way");
+    assert_eq!(n.get(), 3);
+}
+
 /// `no_wait` fails where it would have to stand back, NOWAIT says that the row is locked,
 /// `wait_die` stands back.
 #[test]

@@ -4,7 +4,7 @@ use crate::spans::DOWNWARDS;
 use mixedcc_engine::checker::{Key, Seen};
 use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::open;
-use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
+use mixedcc_engine::platform::{Napped, Platform, Queue, StopEvent, WaitFor};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::record::{Version, REC_VACUUM};
@@ -157,8 +157,9 @@ impl Platform for Jitter {
     fn leave_queue(&self, q: Queue) {
         self.threads.leave_queue(q);
     }
-    fn stand_back(&self, q: Queue, n: u32) -> Result<bool, Error> {
+    fn stand_back(&self, q: Queue, n: u32) -> Result<Napped, Error> {
         self.panic_if(PanicAt::StandBack);
+        assert!(n < 100_000, "it stays behind for ever");
         self.threads.stand_back(q, n)
     }
     fn nudge(&self, slot: SlotId) {

@@ -3,7 +3,7 @@
 //! cost that grows with the number of waiting threads.
 
 use mixedcc_engine::csn::{SlotId, State};
-use mixedcc_engine::platform::{Platform, Queue, WaitFor};
+use mixedcc_engine::platform::{Napped, Platform, Queue, WaitFor};
 use mixedcc_engine::primitive::relax;
 use mixedcc_engine::{Engine, Error};
 use std::collections::{HashMap, VecDeque};
@@ -149,11 +149,11 @@ impl Platform for Outside {
         }
     }
 
-    fn stand_back(&self, _: Queue, _: u32) -> Result<bool, Error> {
+    fn stand_back(&self, _: Queue, _: u32) -> Result<Napped, Error> {
         let turn = &self.all.turns[self.me as usize];
         // A nudge from before the nap is missed.
         drop(turn.wait_timeout(guard(&self.all.queues), Duration::from_millis(1)));
-        Ok(false)
+        Ok(Napped::Short)
     }
     fn nudge(&self, slot: SlotId) {
         self.all.turns[slot as usize].notify_one();

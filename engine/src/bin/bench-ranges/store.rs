@@ -16,7 +16,7 @@ use mixedcc_engine::csn::SlotId;
 use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::index::{Direction, Index, Reuse};
 use mixedcc_engine::open;
-use mixedcc_engine::platform::{Platform, Queue, StopEvent, WaitFor};
+use mixedcc_engine::platform::{Napped, Platform, Queue, StopEvent, WaitFor};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::range::Looked;
@@ -278,7 +278,7 @@ impl Platform for Outside {
     fn leave_queue(&self, q: Queue) {
         self.threads.leave_queue(q);
     }
-    fn stand_back(&self, q: Queue, n: u32) -> Result<bool, Error> {
+    fn stand_back(&self, q: Queue, n: u32) -> Result<Napped, Error> {
         self.threads.stand_back(q, n)
     }
     fn pause(&self, n: u32) -> Result<(), Error> {
