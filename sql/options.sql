@@ -224,3 +224,32 @@ SECURITY LABEL FOR mixedcc ON TABLE op_choice IS 'adaptive_min_gain=nan';
 SECURITY LABEL FOR mixedcc ON TABLE op_choice IS 'partitions=2,adaptive_interval=1500';
 SELECT name, value, note FROM mixedcc.explain_choice('op_choice') WHERE item = 'setting';
 DROP TABLE op_choice;
+-- Code of the table's owner, such as a CHECK of a domain that a bound meets, gets the rights of no
+-- other user of the table, and sees no search_path but a safe one.
+CREATE ROLE op_owner;
+CREATE SCHEMA op_hers AUTHORIZATION op_owner;
+SET ROLE op_owner;
+CREATE FUNCTION op_hers.watch(int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN
+    IF current_user <> 'op_owner' OR current_setting('search_path') <> 'pg_catalog, pg_temp' THEN
+        RAISE 'the owner''s code runs as %, with %', current_user, current_setting('search_path');
+    END IF;
+    RETURN true;
+END $$;
+CREATE DOMAIN op_hers.watched AS int CHECK (op_hers.watch(VALUE));
+CREATE TABLE op_hers.t (id int PRIMARY KEY, k op_hers.watched[]) USING mixedcc
+    WITH (mixedcc.partition_by = 'k', mixedcc.bounds = '"{1}"');
+INSERT INTO op_hers.t SELECT i FROM generate_series(1, 10) i;
+RESET ROLE;
+CLUSTER op_hers.t USING t_pkey;
+CLUSTER op_hers.t;
+REINDEX TABLE op_hers.t;
+VACUUM ANALYZE op_hers.t;
+ALTER TABLE op_hers.t ADD v int;
+ALTER TABLE op_hers.t ALTER v TYPE bigint;
+ALTER TABLE op_hers.t SET (mixedcc.bounds = '"{1}", "{2}"');
+SECURITY LABEL FOR mixedcc ON TABLE op_hers.t IS 'partition_by=k,bounds="{1}"+"{2}"+"{3}"';
+SELECT count(*), sum(rows) FROM mixedcc.partitions WHERE "table" = 'op_hers.t'::regclass;
+TRUNCATE op_hers.t;
+SELECT current_user = session_user AS same_user, current_setting('search_path') AS path;
+DROP SCHEMA op_hers CASCADE;
+DROP ROLE op_owner;

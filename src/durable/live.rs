@@ -45,6 +45,7 @@ use crate::pg::buffers::{self, Ring};
 use crate::pg::compat;
 use crate::pg::errors::complain_with_detail;
 use crate::pg::faults::{self, Fault};
+use crate::pg::owner::as_owner;
 use crate::pg::stored;
 use crate::state::above::TooLarge;
 use crate::state::errors::ok;
@@ -165,11 +166,13 @@ pub unsafe fn catch_up(rel: pg_sys::Relation, table: &'static Table, csn: Csn) {
     }
     if live.is_passed(&told) || e.shared.standby.appended_to(table.key.into()) > cursor {
         // The second look passes over the entries that are in memory already.
-        let followed = rel::with_memory(|| {
+        let follow = || {
             // SAFETY: `rel` is open (contract of this function).
             let source = unsafe { Source::new(rel, false) };
             source.and_then(|mut source| source.follow(told.clone(), true))
-        });
+        };
+        // SAFETY: as above. INV-OWNER.
+        let followed = unsafe { as_owner(rel, || rel::with_memory(follow)) };
         if followed.is_err() {
             refuse_memory();
         }

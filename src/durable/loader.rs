@@ -158,11 +158,9 @@ fn guarded(table: Oid) {
         .execute()
 }
 
-/// Loads a table, as its owner, if its lock is free: functions of its partition key's types may be
-/// any user's.
+/// Loads a table, if its lock is free.
 fn load(table: Oid) {
-    // SAFETY: any OID may be locked; the lock ends with the transaction. An ERROR ends that, and
-    // gives the user back.
+    // SAFETY: any OID may be locked; the lock ends with the transaction. An ERROR ends that.
     unsafe {
         if !pg_sys::ConditionalLockRelationOid(table, pg_sys::AccessShareLock as i32) {
             return;
@@ -172,16 +170,9 @@ fn load(table: Oid) {
             return;
         }
         if rel::is_ours(r) && compat::is_permanent(r) {
-            let (mut user, mut context) = (Oid::INVALID, 0);
-            pg_sys::GetUserIdAndSecContext(&mut user, &mut context);
-            let restricted = context | pg_sys::SECURITY_RESTRICTED_OPERATION as i32;
-            pg_sys::SetUserIdAndSecContext((*(*r).rd_rel).relowner, restricted);
-            let level = pg_sys::NewGUCNestLevel();
             if let Err(x) = rel::load_if_free(r) {
                 say_too_large(r, x);
             }
-            pg_sys::AtEOXact_GUC(false, level);
-            pg_sys::SetUserIdAndSecContext(user, context);
         }
         pg_sys::relation_close(r, pg_sys::NoLock as i32);
     }

@@ -14,6 +14,7 @@ pub mod local;
 pub mod machine;
 pub mod numa;
 pub mod others;
+pub mod owner;
 pub mod previous;
 pub mod relations;
 #[cfg(test)]

@@ -5,6 +5,7 @@ use crate::access::tuple;
 use crate::keys::partkey::PartKey;
 use crate::pg::compat;
 use crate::pg::errors::complain;
+use crate::pg::owner::as_owner;
 use crate::state::errors::ok;
 use crate::state::making::Making;
 use crate::state::xact;
@@ -55,7 +56,7 @@ pub fn check_table(relid: Oid, o: &Options) {
     // SAFETY: the relation is open while the closure runs.
     with_relation(relid, |rel| unsafe {
         must_be_ours(rel);
-        wanted(rel, o);
+        as_owner(rel, || wanted(rel, o));
     });
 }
 
@@ -238,7 +239,8 @@ unsafe fn key_of(rel: pg_sys::Relation, o: &Options, method: Method) -> Vec<i16>
     }
 }
 
-/// What the options mean for the table as it is now. Raises errors for what cannot be.
+/// What the options mean for the table as it is now. Raises errors for what cannot be. This runs
+/// code of the table's owner (INV-OWNER).
 ///
 /// # Safety
 /// An open relation.
@@ -319,7 +321,7 @@ pub fn sync(relid: Oid, apply: Apply) {
     // SAFETY: the relation is open while the closure runs.
     with_relation(relid, |rel| unsafe {
         if rel::is_ours(rel) {
-            bring_in_line(rel, apply);
+            as_owner(rel, || bring_in_line(rel, apply));
         }
     });
 }
@@ -516,5 +518,6 @@ fn count(r: RecordRef, map: &PartitionMap, part: u16) {
 /// An open relation.
 pub unsafe fn initial_map(rel: pg_sys::Relation) -> NonNull<PartitionMap> {
     // SAFETY: `rel` is open (contract of this function).
-    new_map(&unsafe { wanted(rel, &Options::of((*rel).rd_id)) }, 0).done()
+    let wanted = unsafe { as_owner(rel, || wanted(rel, &Options::of((*rel).rd_id))) };
+    new_map(&wanted, 0).done()
 }

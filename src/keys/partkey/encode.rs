@@ -2,6 +2,7 @@
 
 use super::{Column, PartKey, RangeKey, CMP_FLAGS, HASH_FLAGS, TAG_HASH, TAG_RANGE};
 use crate::pg::errors::complain;
+use crate::pg::owner::set_on_level;
 use mixedcc_engine::partition::SPEC_MAX;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
@@ -91,23 +92,15 @@ fn unfit(typid: Oid, what: &str, hint: &str) -> ! {
     )
 }
 
-/// Values of a type from text, read the same way in every session.
+/// Values of a type from text, read the same way in every session. This may run code of the table's
+/// owner: see `pg/owner.rs`.
 fn input(typid: Oid, texts: &[String]) -> Vec<Datum> {
     // SAFETY: names, values and texts are C strings. The settings go back at the end, or in an
     // abort if an ERROR unwinds.
     unsafe {
         let nest = pg_sys::NewGUCNestLevel();
         for (name, value) in [(c"datestyle", c"ISO, MDY"), (c"intervalstyle", c"postgres"), (c"timezone", c"UTC")] {
-            pg_sys::set_config_option(
-                name.as_ptr(),
-                value.as_ptr(),
-                pg_sys::GucContext::PGC_USERSET,
-                pg_sys::GucSource::PGC_S_SESSION,
-                pg_sys::GucAction::GUC_ACTION_SAVE,
-                true,
-                0,
-                false,
-            );
+            set_on_level(name, value);
         }
         let (mut function, mut param) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
         pg_sys::getTypeInputInfo(typid, &mut function, &mut param);

@@ -17,6 +17,7 @@ use super::{create_table_with, make};
 use crate::pg::compat::{self, Storage};
 use crate::pg::errors::{complain, complain_with_detail};
 use crate::pg::faults::{self, Fault};
+use crate::pg::owner::as_owner;
 use crate::pg::{guc, text};
 use crate::state::above::{above, TooLarge};
 use crate::state::platform::{lock_tag, TAG_ATTACH};
@@ -299,7 +300,7 @@ unsafe fn begin_empty(rel: pg_sys::Relation, key: [u32; 4]) -> &'static Table {
     }
 }
 
-/// Loads a permanent table.
+/// Loads a permanent table, as its owner (INV-OWNER).
 ///
 /// # Safety
 /// As for [`attach`], under the lock of TAG_ATTACH.
@@ -319,7 +320,7 @@ unsafe fn load(rel: pg_sys::Relation) -> Result<&'static Table, TooLarge> {
         let list = pg_sys::RelationGetIndexList(rel);
         let indexed = may_be_indexed || !list.is_null() || !committed.storages.is_empty();
         pg_sys::list_free(list);
-        (above().load)(rel, indexed)
+        as_owner(rel, || (above().load)(rel, indexed))
     }
 }
 

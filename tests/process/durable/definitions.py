@@ -425,6 +425,38 @@ def test_dump():
     drop_database(COPY)
 
 
+# Uses of a table by a superuser, each of which may be its first one.
+FIRST = ("SELECT pg_relation_size('{}')", "SELECT count(*) FROM {}", "ANALYZE {}", "VACUUM {}", "CLUSTER {0} USING {0}_pkey",
+         "REINDEX TABLE {}", "ALTER TABLE {} ADD v int", "TRUNCATE {}", "EXPLAIN SELECT FROM {}")
+
+
+def test_owner():
+    """A load runs code of the table's owner with the rights of the owner alone: here a CHECK of a
+    domain, where a bound is read. The code finds no functions by the search_path of the user."""
+    connection = connect(DATABASE, options=SAFE)
+    partitioned = "WITH (mixedcc.partition_by = 'k', mixedcc.bounds = '\"{1}\"')" if OURS else ""
+    query(connection, "CREATE ROLE definitions_owner; CREATE SCHEMA hers AUTHORIZATION definitions_owner; SET ROLE definitions_owner")
+    query(connection, """CREATE FUNCTION hers.watch(int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN
+        IF current_user <> 'definitions_owner' OR current_setting('search_path') <> 'pg_catalog, pg_temp' THEN
+            RAISE 'it runs as %, with %', current_user, current_setting('search_path'); END IF;
+        RETURN true; END $$;
+        CREATE DOMAIN hers.watched AS int CHECK (hers.watch(VALUE))""")
+    for kind in ("", "UNLOGGED "):
+        for i in range(len(FIRST)):
+            table = f"hers.t{i}{kind[:1]}"
+            query(connection, f"CREATE {kind}TABLE {table} (id int PRIMARY KEY, k hers.watched[]) USING {METHOD} {partitioned}; INSERT INTO {table} VALUES (1)")
+    connection.close()
+    server("crash")
+    connection = connect(DATABASE, options=SAFE)
+    query(connection, "SET search_path = hers, public")
+    for kind in ("", "U"):
+        for i, sql in enumerate(FIRST):
+            equal(f"definitions: code of the owner runs as the owner, {sql} {kind}", error_of(connection, sql.format(f"t{i}{kind}")), "none")
+    equal("definitions: the superuser is one after that", query(connection, "SELECT current_user, current_setting('search_path')"), [("postgres", "hers, public")])
+    query(connection, "DROP OWNED BY definitions_owner; DROP ROLE definitions_owner")
+    connection.close()
+
+
 def test_ages():
     connection = connect(DATABASE, options=SAFE)
     query(connection, "CREATE TABLE w_heap (id int) USING heap")
@@ -446,4 +478,4 @@ def test_ages():
 
 
 if __name__ == "__main__":
-    main(test_persistence, test_truncate_and_drop, test_databases, test_own_template, test_refused, test_tablespaces, test_move_of_a_database, test_sizes, test_dump, test_ages)
+    main(test_persistence, test_truncate_and_drop, test_databases, test_own_template, test_refused, test_tablespaces, test_move_of_a_database, test_sizes, test_dump, test_owner, test_ages)

@@ -690,6 +690,16 @@ def test_definitions():
     query(primary, "DROP TABLE made; CREATE TABLE made (a int) USING mixedcc; INSERT INTO made VALUES (3)")
     shows("a table of the same name", "SELECT a FROM made", 3)
     query(primary, "DROP TABLE made")
+    query(primary, """CREATE ROLE standby_owner; CREATE SCHEMA hers AUTHORIZATION standby_owner; SET ROLE standby_owner;
+        CREATE FUNCTION hers.watch(int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN
+            IF current_user <> 'standby_owner' THEN RAISE 'it runs as %', current_user; END IF; RETURN true; END $$;
+        CREATE DOMAIN hers.watched AS int CHECK (hers.watch(VALUE));
+        CREATE TABLE hers.made (id int PRIMARY KEY, k hers.watched[]) USING mixedcc WITH (mixedcc.partition_by = 'k', mixedcc.bounds = '"{1}"');
+        INSERT INTO hers.made VALUES (1), (2); RESET ROLE""")
+    shows("a table whose owner's code the load runs", "SELECT count(*) FROM hers.made", 2)
+    query(primary, "INSERT INTO hers.made VALUES (3)")
+    shows("such a table, changed", "SELECT count(*) FROM hers.made", 3)
+    query(primary, "DROP OWNED BY standby_owner; DROP ROLE standby_owner")
     primary.close()
 
 
