@@ -657,6 +657,21 @@ unsafe extern "C-unwind" fn object_access(
     }
 }
 
+/// The attributes of a composite type change, which may be the type of a column of a partition key:
+/// it may lose its functions, or get some. All sessions parse the keys of our tables anew.
+fn parse_keys_anew() {
+    let Some(am) = our_am() else { return };
+    let mut tables = Vec::new();
+    each_class(|form| {
+        if form.relam == am {
+            tables.push(form.oid);
+        }
+    });
+    // SAFETY: of a relation that exists, by the same cache of catalogs.
+    let forget = |oid| unsafe { pg_sys::CacheInvalidateRelcacheByRelid(oid) };
+    tables.into_iter().filter(|oid| class(*oid).is_some()).for_each(forget);
+}
+
 /// An index is dropped, perhaps with its table.
 fn note_dropped_index(index: Oid) {
     // SAFETY: catalog look-up: any OID is answered, as it may be missing.

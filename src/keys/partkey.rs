@@ -18,8 +18,9 @@ pub enum PartKey {
     Hash(HashKey),
     /// By the sorted bounds of one column.
     Range(RangeKey),
-    /// A column of the key is gone, or of another type, and the table is about to be repartitioned:
-    /// new rows go to the first partition, and the partition of a key is not known.
+    /// A column of the key is gone, or of another type, and the table is about to be repartitioned.
+    /// Or its type cannot be hashed or ordered any more. New rows go to the first partition, and
+    /// the partition of a key is not known.
     Broken,
 }
 
@@ -141,11 +142,21 @@ fn is_polymorphic(t: Oid) -> bool {
 }
 
 impl Column {
-    /// A column by its number. `None` if it was dropped.
+    /// A column by its number. `None` if it was dropped, or is of a type that has lost the function
+    /// of the flags: a composite type loses its own when it gets an attribute of a type without it.
     ///
     /// # Safety
     /// The descriptor of an open relation.
     unsafe fn new(desc: pg_sys::TupleDesc, attnum: i16, flags: u32) -> Option<Column> {
+        // SAFETY: the contract of this function.
+        unsafe { Column::of_any_type(desc, attnum, flags) }.filter(|c| c.int.is_some() || c.has_function(flags))
+    }
+
+    /// The same, also of a type without the function.
+    ///
+    /// # Safety
+    /// As for [`Column::new`].
+    unsafe fn of_any_type(desc: pg_sys::TupleDesc, attnum: i16, flags: u32) -> Option<Column> {
         // SAFETY: `desc` is the descriptor of an open relation (contract of this function), and
         // `attnum` is checked. Entries of the type cache are never freed.
         unsafe {
@@ -162,6 +173,15 @@ impl Column {
         }
     }
 
+    /// Has the type the function of these flags, which `lookup_type_cache` was called with? (The
+    /// address stays where the type has lost the function.)
+    fn has_function(&self, flags: u32) -> bool {
+        // SAFETY: entries of the type cache are never freed.
+        let cache = unsafe { &*self.cache };
+        let function = if flags == CMP_FLAGS { &cache.cmp_proc_finfo } else { &cache.hash_extended_proc_finfo };
+        function.fn_oid != pg_sys::InvalidOid
+    }
+
     #[inline]
     unsafe fn hash(&self, d: Datum, null: bool, error: Error) -> u64 {
         if null {
@@ -171,7 +191,8 @@ impl Column {
             return mix(i.value(d) as u64);
         }
         // SAFETY: `d` is a value of the column, not NULL: contract of `partition` and
-        // `partition_of_key`. The type has the function, which was checked when the spec was made.
+        // `partition_of_key`. `new` has seen that the type has the function. Where it has lost that
+        // since, the address stays.
         unsafe {
             let f = &raw mut (*self.cache).hash_extended_proc_finfo;
             error.call(f, self.collation, d, Datum::from(0usize)).value() as u64
@@ -191,7 +212,7 @@ impl Column {
             }
             let other = pg_sys::lookup_type_cache(typid, HASH_FLAGS as i32);
             let fine = (*other).hash_opf == (*self.cache).hash_opf
-                && (*other).hash_extended_proc_finfo.fn_addr.is_some()
+                && (*other).hash_extended_proc_finfo.fn_oid != pg_sys::InvalidOid
                 && !is_polymorphic((*other).hash_opintype);
             fine.then(|| {
                 pg_sys::FunctionCall2Coll(
@@ -241,8 +262,7 @@ impl RangeKey {
         }
         self.bounds.partition_point(|&b| {
             // SAFETY: `d` is a value of the column, not NULL: contract of `partition` and
-            // `partition_of_key`. The type has the function, which was checked when the spec was
-            // made.
+            // `partition_of_key`. The type has the function, as in `hash`.
             let c = unsafe { error.call(&raw mut (*self.column.cache).cmp_proc_finfo, self.column.collation, b, d) };
             c.value() as i32 <= 0
         }) as u16

@@ -241,7 +241,7 @@ pub fn table(call: Call) {
     let wishes = hold(wishes(s));
     // Wrong values are found before anything is done.
     change(&mut Options::default(), wishes);
-    let rv = s.relation;
+    let (rv, of_type) = (s.relation, s.objtype == OBJECT_TYPE);
     let (call, locked) = if wishes.is_empty() { (call, None) } else { prepare(call) };
     if !wishes.is_empty() && locked.is_none() {
         return;
@@ -259,6 +259,9 @@ pub fn table(call: Call) {
         call.run();
         altered::end();
         relation::expect_conversion(None);
+        if of_type {
+            super::parse_keys_anew();
+        }
     }
     let Some(oid) = found.or_else(|| relid(rv)) else {
         return;

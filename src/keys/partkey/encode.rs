@@ -16,11 +16,10 @@ impl PartKey {
         let mut out = vec![TAG_HASH, attnums.len() as u8];
         for &a in attnums {
             // SAFETY: `desc` is the descriptor of an open relation (contract of this function).
-            let Some(c) = (unsafe { Column::new(desc, a, HASH_FLAGS) }) else {
+            let Some(c) = (unsafe { Column::of_any_type(desc, a, HASH_FLAGS) }) else {
                 error!("partition key column {a} does not exist")
             };
-            // SAFETY: entries of the type cache are never freed.
-            if c.int.is_none() && unsafe { (*c.cache).hash_extended_proc_finfo.fn_addr.is_none() } {
+            if c.int.is_none() && !c.has_function(HASH_FLAGS) {
                 unfit(
                     c.typid,
                     "hashed",
@@ -39,11 +38,10 @@ impl PartKey {
     /// The descriptor of an open relation.
     pub unsafe fn encode_range(desc: pg_sys::TupleDesc, attnum: i16, bounds: &[String]) -> Vec<u8> {
         // SAFETY: `desc` is the descriptor of an open relation (contract of this function).
-        let Some(c) = (unsafe { Column::new(desc, attnum, CMP_FLAGS) }) else {
+        let Some(c) = (unsafe { Column::of_any_type(desc, attnum, CMP_FLAGS) }) else {
             error!("partition key column {attnum} does not exist")
         };
-        // SAFETY: entries of the type cache are never freed.
-        if unsafe { (*c.cache).cmp_proc_finfo.fn_addr.is_none() } {
+        if !c.has_function(CMP_FLAGS) {
             unfit(
                 c.typid,
                 "ordered",
