@@ -13,7 +13,7 @@ use std::ffi::CStr;
 
 mod apply;
 mod numbers;
-pub use apply::{can_hash, check_is_ours, check_table, inherit, initial_map, partition_key, sync, Apply};
+pub use apply::{can_hash, check_is_ours, check_table, fits, inherit, initial_map, partition_key, sync, Apply};
 pub use numbers::{Number, NUMBERS};
 
 /// The label provider, and the namespace of the options.

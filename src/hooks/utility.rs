@@ -206,8 +206,8 @@ unsafe fn drops_index(s: *mut pg_sys::Node) -> bool {
 static LEVEL: Local<u32> = Local::new(0);
 
 thread_local! {
-    /// Of commands that run: tables of ours, indexes of which they drop, and how deep the commands
-    /// are. The tables may be dropped, too.
+    /// Of commands that run: tables of ours, indexes or columns of which they drop, and how deep
+    /// the commands are. The tables may be dropped, too.
     static DROPPED: RefCell<Vec<(u32, Oid)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -222,7 +222,8 @@ pub fn end_transaction() {
     LEVEL.set(0);
 }
 
-/// A command has dropped indexes: their entries in memory go, where their tables stay.
+/// A command has dropped indexes: their entries in memory go, where their tables stay. Or columns:
+/// they may have been of a partition key.
 #[pg_guard]
 #[cold]
 unsafe extern "C-unwind" fn follow_drop() {
@@ -672,10 +673,8 @@ fn parse_keys_anew() {
     tables.into_iter().filter(|oid| class(*oid).is_some()).for_each(forget);
 }
 
-/// An index is dropped, perhaps with its table.
-fn note_dropped_index(index: Oid) {
-    // SAFETY: catalog look-up: any OID is answered, as it may be missing.
-    let table = unsafe { pg_sys::IndexGetRelation(index, true) };
+/// An index of a table is dropped, perhaps with the table, or a column of it.
+fn note_dropped(table: Oid) {
     let note = (LEVEL.get(), table);
     let is_known = || DROPPED.with_borrow(|dropped| dropped.contains(&note));
     // What no command has dropped is left to the next one that changes its table.
@@ -696,11 +695,17 @@ unsafe extern "C-unwind" fn relation_access(
         if access == pg_sys::ObjectAccessType::OAT_POST_ALTER && sub > 0 {
             altered::note(object);
         }
-        if access != pg_sys::ObjectAccessType::OAT_DROP || sub != 0 {
+        if access != pg_sys::ObjectAccessType::OAT_DROP {
             return;
         }
         match class(object) {
-            Some(c) if c.kind == pg_sys::RELKIND_INDEX => note_dropped_index(object),
+            Some(c) if c.kind == pg_sys::RELKIND_INDEX => {
+                // SAFETY: catalog look-up: any OID is answered, as it may be missing.
+                note_dropped(pg_sys::IndexGetRelation(object, true))
+            }
+            Some(c) if sub != 0 && c.kind == pg_sys::RELKIND_COMPOSITE_TYPE => parse_keys_anew(),
+            // It may be of the partition key.
+            _ if sub != 0 => note_dropped(object),
             _ => {
                 if let Some(c) = ours(object) {
                     xact::dropped(c.storage_key());

@@ -1,5 +1,6 @@
 //! Small pieces of PostgreSQL that the bindings lack, and item TIDs.
 
+pub mod attempt;
 pub mod buffers;
 pub mod changes;
 pub mod citus;

@@ -3,9 +3,10 @@
 use super::{Method, Options, BUILT_IN_POLICY, BUILT_IN_PROTOCOL};
 use crate::access::tuple;
 use crate::keys::partkey::PartKey;
-use crate::pg::compat;
+use crate::pg::attempt::attempt;
 use crate::pg::errors::complain;
 use crate::pg::owner::as_owner;
+use crate::pg::{compat, text};
 use crate::state::errors::ok;
 use crate::state::making::Making;
 use crate::state::xact;
@@ -14,6 +15,7 @@ use mixedcc_engine::partition::{Partition, PartitionMap, Tuning};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::{Version, REC_USED};
 use mixedcc_engine::{Policy, Protocol, ProtocolSet, RecordRef, Table};
+use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use std::ptr::NonNull;
@@ -33,13 +35,15 @@ pub struct Apply {
     /// Make no index in memory that nbtree can answer: a command that drops one must not need
     /// memory.
     pub drops: bool,
+    /// If the options do not fit the table any more, it gets one partition. Else that is an error.
+    pub lenient: bool,
 }
 
 impl Apply {
     /// Both.
-    pub const ALL: Apply = Apply { protocol: true, policy: true, drops: false };
-    /// An index was dropped.
-    pub const DROPS: Apply = Apply { protocol: false, policy: false, drops: true };
+    pub const ALL: Apply = Apply { protocol: true, policy: true, drops: false, lenient: false };
+    /// An index was dropped, or a column.
+    pub const DROPS: Apply = Apply { protocol: false, policy: false, drops: true, lenient: true };
 }
 
 /// What the options ask for.
@@ -109,7 +113,7 @@ fn with_relation_until<R>(relid: Oid, unlock: u32, f: impl FnOnce(pg_sys::Relati
 /// An open relation.
 unsafe fn name_of(rel: pg_sys::Relation) -> String {
     // SAFETY: `rel` is open (contract of this function); its name is a C string.
-    unsafe { crate::pg::text::read((*(*rel).rd_rel).relname.data.as_ptr()) }
+    unsafe { text::read((*(*rel).rd_rel).relname.data.as_ptr()) }
 }
 
 /// Columns of the primary key, in its order.
@@ -151,7 +155,7 @@ unsafe fn columns(rel: pg_sys::Relation, names: &[String]) -> Vec<i16> {
     for name in names {
         let found = atts().find(|a| {
             // SAFETY: names in a descriptor end with a zero byte.
-            !a.attisdropped && unsafe { crate::pg::text::read(a.attname.data.as_ptr()) } == *name
+            !a.attisdropped && unsafe { text::read(a.attname.data.as_ptr()) } == *name
         });
         let Some(a) = found else {
             complain(
@@ -207,7 +211,7 @@ pub fn partition_key(relid: Oid) -> Option<Key> {
             // says. Its name ends with a zero byte.
             unsafe {
                 let a = compat::attribute((*rel).rd_att, n as usize - 1);
-                let name = crate::pg::text::read(a.attname.data.as_ptr());
+                let name = text::read(a.attname.data.as_ptr());
                 KeyColumn { name, typid: a.atttypid }
             }
         };
@@ -239,19 +243,23 @@ unsafe fn key_of(rel: pg_sys::Relation, o: &Options, method: Method) -> Vec<i16>
     }
 }
 
+fn base(o: &Options, n: u32, spec: Vec<u8>) -> Wanted {
+    Wanted {
+        n,
+        spec,
+        protocol: o.protocol.unwrap_or(BUILT_IN_PROTOCOL),
+        policy: o.policy.unwrap_or(BUILT_IN_POLICY),
+        tuning: o.tuning(),
+    }
+}
+
 /// What the options mean for the table as it is now. Raises errors for what cannot be. This runs
 /// code of the table's owner (INV-OWNER).
 ///
 /// # Safety
 /// An open relation.
 unsafe fn wanted(rel: pg_sys::Relation, o: &Options) -> Wanted {
-    let base = |n, spec| Wanted {
-        n,
-        spec,
-        protocol: o.protocol.unwrap_or(BUILT_IN_PROTOCOL),
-        policy: o.policy.unwrap_or(BUILT_IN_POLICY),
-        tuning: o.tuning(),
-    };
+    let base = |n, spec| base(o, n, spec);
     let invalid = |m: &str, hint: &str| -> ! { complain(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, m, hint) };
     let method = method_of(o);
     // SAFETY: `rel` is open (contract of this function), and keeps its descriptor.
@@ -290,6 +298,37 @@ unsafe fn wanted(rel: pg_sys::Relation, o: &Options) -> Wanted {
         [a] => base(n, unsafe { PartKey::encode_range(desc, *a, bounds) }),
         _ => invalid("partition_method range needs a key of one column", "Name the column in mixedcc.partition_by."),
     }
+}
+
+/// The same, for a table that has its options, and perhaps rows: what these cannot be any more is
+/// one partition, with a warning. Commands that know nothing of options change the types of a key,
+/// or drop its columns with them. The rows stay reachable.
+///
+/// # Safety
+/// An open relation.
+unsafe fn wanted_if_it_fits(rel: pg_sys::Relation, o: &Options) -> Wanted {
+    // SAFETY: `rel` is open (contract of this function).
+    match unsafe { attempt(|| wanted(rel, o)) } {
+        Ok(wanted) => wanted,
+        Err(why) => {
+            // SAFETY: as above.
+            let name = text::shown(&unsafe { name_of(rel) });
+            let message = format!("mixedcc table \"{name}\" gets one partition: its options do not fit it any more");
+            ErrorReport::new(why.sql_error_code(), message, "mixedcc")
+                .set_detail(why.message().to_owned())
+                .set_hint("Use ALTER TABLE ... SET or RESET (mixedcc.partition_by, mixedcc.bounds).")
+                .report(PgLogLevel::WARNING);
+            base(o, 1, Vec::new())
+        }
+    }
+}
+
+/// Do the options of a table fit it? For a moment only it is locked.
+pub fn fits(relid: Oid) -> bool {
+    // SAFETY: the relation is open while the closure runs.
+    let fits =
+        |rel| unsafe { !rel::is_ours(rel) || as_owner(rel, || attempt(|| wanted(rel, &Options::of(relid)))).is_ok() };
+    with_relation_until(relid, pg_sys::AccessShareLock, fits).unwrap_or(true)
 }
 
 /// Has the type a hash function, so that its columns can be in a hashed partition key?
@@ -354,6 +393,7 @@ unsafe fn bring_in_line(rel: pg_sys::Relation, apply: Apply) {
     // transaction is in the middle, and other backends forget what they know of the map.
     unsafe {
         let relid = (*rel).rd_id;
+        let wanted = if apply.lenient { wanted_if_it_fits } else { wanted };
         let w = wanted(rel, &Options::of(relid));
         let map = rel::info(rel).table.map();
         let other = map.partitions().iter().any(|p| {
@@ -518,6 +558,6 @@ fn count(r: RecordRef, map: &PartitionMap, part: u16) {
 /// An open relation.
 pub unsafe fn initial_map(rel: pg_sys::Relation) -> NonNull<PartitionMap> {
     // SAFETY: `rel` is open (contract of this function).
-    let wanted = unsafe { as_owner(rel, || wanted(rel, &Options::of((*rel).rd_id))) };
+    let wanted = unsafe { as_owner(rel, || wanted_if_it_fits(rel, &Options::of((*rel).rd_id))) };
     new_map(&wanted, 0).done()
 }

@@ -114,13 +114,19 @@ fn check(s: &pg_sys::AlterTableStmt, oid: Oid) {
 struct Before {
     oid: Oid,
     storage: Option<[u32; 4]>,
+    /// Did its options fit it?
+    fitted: bool,
 }
 
 /// The storages of a table and its descendants.
 fn storages(oid: Oid, am: Oid) -> Vec<Before> {
     let is_ours = |c: &super::Class| c.am == am;
     let storage = |oid| class(oid).filter(is_ours).map(|c| c.storage_key());
-    members(oid).into_iter().map(|oid| Before { oid, storage: storage(oid) }).collect()
+    let before = |oid| {
+        let storage = storage(oid);
+        Before { oid, storage, fitted: storage.is_none() || options::fits(oid) }
+    };
+    members(oid).into_iter().map(before).collect()
 }
 
 /// After a command: options follow the table's definition.
@@ -141,6 +147,9 @@ fn follow(oid: Oid, before: &[Before], mut apply: Apply) {
                     o.store(oid);
                 }
             }
+            // What a command breaks is its error; what was broken before does not keep it from
+            // running.
+            apply.lenient = old.is_some_and(|b| !b.fitted);
             options::sync(oid, apply);
             if let Some(table) = replaced {
                 options::inherit(oid, table.map());
@@ -178,7 +187,7 @@ fn grant(oid: Oid, name: &str, wishes: &[(bool, Element)]) -> Apply {
     options::check_table(oid, &o);
     o.store(oid);
     let named = |n: &str| wishes.iter().any(|(_, e)| e.name == n);
-    Apply { protocol: named("protocol"), policy: named("waiting_policy"), drops: false }
+    Apply { protocol: named("protocol"), policy: named("waiting_policy"), ..Apply::default() }
 }
 
 /// Locks the table for a statement with options of ours. What its name means now is what is checked

@@ -457,6 +457,47 @@ def test_owner():
     connection.close()
 
 
+# What changes the type of the partition key, or drops its column, and the options of before.
+MISFITS = {
+    "renamed": ("mood", "mixedcc.bounds = 'b'", "ALTER TYPE mood RENAME VALUE 'b' TO 'bee'"),
+    "dropped": ("lost", "mixedcc.partitions = 4", "DROP TYPE lost CASCADE"),
+    "widened": ("pair", "mixedcc.bounds = '\"(1,1)\"'", "ALTER TYPE pair ADD ATTRIBUTE c int"),
+    "unhashed": ("other", "mixedcc.partitions = 4", "ALTER TYPE other ADD ATTRIBUTE p point"),
+}
+
+
+def test_misfits():
+    """Rows of a table whose options do not fit it any more are reachable after a crash: the table
+    has one partition, and a warning says so."""
+    connection = connect(DATABASE, options=SAFE)
+    query(connection, "CREATE TYPE mood AS ENUM ('a', 'b'); CREATE TYPE lost AS ENUM ('a'); CREATE TYPE pair AS (a int, b int); CREATE TYPE other AS (a int, b int)")
+    for name, (kind_of, options_of, _) in MISFITS.items():
+        partitioned = f"WITH (mixedcc.partition_by = 'k', {options_of})" if OURS else ""
+        query(connection, f"CREATE TABLE {name} (id int PRIMARY KEY, k {kind_of}) USING {METHOD} {partitioned}")
+        query(connection, f"INSERT INTO {name} SELECT generate_series(1, 100)")
+    for _, _, sql in MISFITS.values():
+        query(connection, sql)
+    connection.close()
+    server("crash")
+    for name in MISFITS:
+        connection = connect(DATABASE, options=SAFE)
+        equal(f"definitions: misfit, {name}: its size", error_of(connection, f"SELECT pg_relation_size('{name}')"), "none")
+        equal(f"definitions: misfit, {name}: the rows", query(connection, f"SELECT count(*), sum(id) FROM {name}"), [(100, 5050)])
+        said = any("gets one partition" in notice for notice in connection.notices)
+        equal(f"definitions: misfit, {name}: the warning", said, OURS)
+        query(connection, f"INSERT INTO {name} (id) VALUES (101); DELETE FROM {name} WHERE id = 7")
+        if OURS:
+            partitions = f"SELECT count(*) FROM mixedcc.partitions WHERE \"table\" = '{name}'::regclass"
+            equal(f"definitions: misfit, {name}: its partitions", value(connection, partitions), 1)
+            query(connection, f"ALTER TABLE {name} RESET (mixedcc.partition_by, mixedcc.bounds), SET (mixedcc.partitions = 3)")
+            equal(f"definitions: misfit, {name}: with other options", value(connection, partitions), 3)
+        equal(f"definitions: misfit, {name}: the rows at last", query(connection, f"SELECT count(*), sum(id) FROM {name}"), [(100, 5050 + 101 - 7)])
+        connection.close()
+    connection = connect(DATABASE, options=SAFE)
+    query(connection, "DROP TABLE renamed, dropped, widened, unhashed; DROP TYPE mood, pair, other")
+    connection.close()
+
+
 def test_ages():
     connection = connect(DATABASE, options=SAFE)
     query(connection, "CREATE TABLE w_heap (id int) USING heap")
@@ -478,4 +519,4 @@ def test_ages():
 
 
 if __name__ == "__main__":
-    main(test_persistence, test_truncate_and_drop, test_databases, test_own_template, test_refused, test_tablespaces, test_move_of_a_database, test_sizes, test_dump, test_owner, test_ages)
+    main(test_persistence, test_truncate_and_drop, test_databases, test_own_template, test_refused, test_tablespaces, test_move_of_a_database, test_sizes, test_dump, test_owner, test_misfits, test_ages)

@@ -698,8 +698,14 @@ def test_definitions():
         INSERT INTO hers.made VALUES (1), (2); RESET ROLE""")
     shows("a table whose owner's code the load runs", "SELECT count(*) FROM hers.made", 2)
     query(primary, "INSERT INTO hers.made VALUES (3)")
-    shows("such a table, changed", "SELECT count(*) FROM hers.made", 3)
+    shows("a table with code of its owner, changed", "SELECT count(*) FROM hers.made", 3)
     query(primary, "DROP OWNED BY standby_owner; DROP ROLE standby_owner")
+    query(primary, "CREATE TYPE mood AS ENUM ('a', 'b'); CREATE TABLE made (id int PRIMARY KEY, k mood) USING mixedcc WITH (mixedcc.partition_by = 'k', mixedcc.bounds = 'b')")
+    query(primary, "INSERT INTO made VALUES (1, 'a'), (2, 'b'); ALTER TYPE mood RENAME VALUE 'b' TO 'bee'")
+    shows("a table whose options do not fit any more", "SELECT count(*) FROM made", 2)
+    query(primary, "INSERT INTO made VALUES (3, 'bee')")
+    shows("such a table, changed", "SELECT count(*) FROM made WHERE k = 'bee'", 2)
+    query(primary, "DROP TABLE made; DROP TYPE mood")
     primary.close()
 
 
