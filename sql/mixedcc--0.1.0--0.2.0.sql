@@ -487,3 +487,8 @@ GRANT EXECUTE ON FUNCTION mixedcc.report(timestamptz, timestamptz) TO pg_monitor
 COMMENT ON FUNCTION mixedcc.set_protocol(regclass, text, int) IS
     'asks the coordinator to switch a partition, or all of a table, to a protocol (partcc, occ, 2pl, mocc) and pins it; waits for no transaction but one that holds the table''s ACCESS EXCLUSIVE lock, and is not undone by ROLLBACK; who holds that lock itself switches at once';
 COMMENT ON COLUMN mixedcc.partitions.protocol IS 'protocol in use: partcc, occ, 2pl or mocc; two joined by + in the middle of a switch';
+
+-- Functions in SQL find no operators by the search_path of their caller.
+
+ALTER FUNCTION mixedcc.await_switches(regclass, interval) SET search_path = pg_catalog, pg_temp;
+ALTER FUNCTION mixedcc.annotation_hints(regclass, text[]) SET search_path = pg_catalog, pg_temp;

@@ -132,3 +132,18 @@ SELECT rules('anew_typed');
 DROP TABLE anew_typed, anew_heir, anew;
 DROP TYPE anew_type;
 DROP FUNCTION rules;
+-- Functions in SQL call no operators that the search_path of the caller has.
+CREATE SCHEMA sw_other;
+CREATE TABLE sw_path (id int PRIMARY KEY, v int) USING mixedcc;
+CREATE FUNCTION sw_other.uses(id int) RETURNS bigint LANGUAGE sql AS 'SELECT count(*) FROM sw_path WHERE sw_path.id = $1';
+CREATE FUNCTION sw_other.times(float8, int) RETURNS float8 LANGUAGE plpgsql AS $$ BEGIN RAISE 'an operator of another schema'; END $$;
+CREATE FUNCTION sw_other.equals(oid, regclass) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RAISE 'an operator of another schema'; END $$;
+CREATE OPERATOR sw_other.* (FUNCTION = sw_other.times, LEFTARG = float8, RIGHTARG = int);
+CREATE OPERATOR sw_other.= (FUNCTION = sw_other.equals, LEFTARG = oid, RIGHTARG = regclass);
+CREATE FUNCTION sw_other.uses(id bigint) RETURNS bigint LANGUAGE sql AS 'SELECT count(*) FROM sw_path WHERE sw_path.id = $1';
+SET search_path = public, sw_other;
+SELECT mixedcc.await_switches();
+SELECT mixedcc.annotation_hints('sw_path', ARRAY['id']);
+RESET search_path;
+DROP SCHEMA sw_other CASCADE;
+DROP TABLE sw_path;

@@ -15,7 +15,7 @@ CREATE FUNCTION mixedcc.await_switches_ms("table" regclass, timeout_ms float8) R
 COMMENT ON FUNCTION mixedcc.await_switches_ms(regclass, float8) IS 'source of mixedcc.await_switches';
 
 CREATE FUNCTION mixedcc.await_switches("table" regclass DEFAULT NULL, timeout interval DEFAULT '10 s') RETURNS bool
-    LANGUAGE SQL VOLATILE AS $$ SELECT mixedcc.await_switches_ms("table", extract(epoch FROM timeout)::float8 * 1000) $$;
+    LANGUAGE SQL VOLATILE SET search_path = pg_catalog, pg_temp AS $$ SELECT mixedcc.await_switches_ms("table", extract(epoch FROM timeout)::float8 * 1000) $$;
 COMMENT ON FUNCTION mixedcc.await_switches(regclass, interval) IS
     'waits until no switch is under way in a table, or in all tables of this database; false if the time is over before';
 
@@ -424,7 +424,7 @@ CREATE FUNCTION mixedcc.partcc_rows(OUT "table" regclass, OUT partition int, OUT
     AS 'MODULE_PATHNAME', 'partcc_rows_wrapper' LANGUAGE C VOLATILE ROWS 100;
 COMMENT ON FUNCTION mixedcc.partcc_rows() IS 'for the view mixedcc.advice: predicted cost of a transaction under the protocol in use over that under partcc, and what keeps the coordinator from it';
 
-CREATE FUNCTION mixedcc.annotation_hints("table" regclass, key text[]) RETURNS text LANGUAGE SQL STABLE AS $$
+CREATE FUNCTION mixedcc.annotation_hints("table" regclass, key text[]) RETURNS text LANGUAGE SQL STABLE SET search_path = pg_catalog, pg_temp AS $$
     WITH functions AS (
         SELECT p.oid, (SELECT pg_catalog.array_agg(found.name ORDER BY found.n) FROM (
                 SELECT c.n, (SELECT g.name FROM (

@@ -128,7 +128,7 @@ def test_advice_functions():
     for n in range(40):
         query(c, f"SELECT two(1, {n % 4 + 1}, '')")
     said = advice_of("f").get("annotate", "")
-    check("advice: a function is named", "SELECT mixedcc.annotate('two(integer,bigint,text)', 'f', 'w');" in said, said)
+    check("advice: a function is named", "SELECT mixedcc.annotate('public.two(integer,bigint,text)', 'public.f', 'w');" in said, said)
     check("advice: one without names is too", "nameless(integer) (no argument" in said and "stranger" not in said, said)
     query(choice.BOSS, re.search(r"SELECT mixedcc.annotate[^;]*", said).group())
     said = advice_of("f").get("annotate", "")
