@@ -316,3 +316,42 @@ ALTER TABLE op_index SET (mixedcc.partition_by = 'id', mixedcc.partitions = 2);
 SELECT * FROM op_counts WHERE "table" IN ('op_bound'::regclass, 'op_gone'::regclass, 'op_index'::regclass);
 DROP VIEW op_counts;
 DROP TABLE op_bound, op_gone, op_index;
+-- A command that sets nothing but options of ours is a command all the same: to READ ONLY
+-- transactions, to open scans of the table, and to event triggers.
+CREATE TABLE op_read (id int PRIMARY KEY) USING mixedcc;
+CREATE FUNCTION op_uses(id int) RETURNS int LANGUAGE sql AS 'SELECT $1';
+INSERT INTO op_read SELECT generate_series(1, 10);
+BEGIN READ ONLY;
+ALTER TABLE op_read SET (mixedcc.partitions = 4);
+ROLLBACK;
+BEGIN READ ONLY;
+ALTER TABLE op_read RESET (mixedcc.partitions);
+ROLLBACK;
+BEGIN READ ONLY;
+SELECT mixedcc.annotate('op_uses(int)', 'op_read', 'id');
+ROLLBACK;
+SELECT mixedcc.annotate('op_uses(int)', 'op_read', 'id');
+BEGIN READ ONLY;
+SELECT mixedcc.unannotate('op_uses(int)');
+ROLLBACK;
+BEGIN;
+DECLARE c CURSOR FOR SELECT * FROM op_read;
+FETCH 1 FROM c;
+ALTER TABLE op_read SET (mixedcc.partitions = 4);
+ROLLBACK;
+-- Sessions beside this one have no such setting.
+CREATE FUNCTION op_told() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF current_setting('op.tells', true) = 'yes' THEN
+        RAISE WARNING 'told' USING ERRCODE = CASE TG_EVENT WHEN 'ddl_command_start' THEN '01001' ELSE '01002' END;
+    END IF;
+END $$;
+CREATE EVENT TRIGGER op_start ON ddl_command_start WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION op_told();
+CREATE EVENT TRIGGER op_end ON ddl_command_end WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION op_told();
+SET op.tells = yes;
+ALTER TABLE op_read SET (mixedcc.partitions = 4);
+RESET op.tells;
+DROP EVENT TRIGGER op_start;
+DROP EVENT TRIGGER op_end;
+SELECT count(*), sum(rows) FROM mixedcc.partitions WHERE "table" = 'op_read'::regclass;
+DROP FUNCTION op_told, op_uses;
+DROP TABLE op_read;

@@ -8,10 +8,11 @@
 //! evaluated: right before the call.
 
 use crate::admin::options;
-use crate::pg::errors::complain;
+use crate::pg::errors::{complain, must_be_writable};
 use crate::pg::local::Local;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
+use std::ffi::CStr;
 use std::rc::Rc;
 
 mod declare;
@@ -288,8 +289,9 @@ fn must_own(function: Oid) {
 }
 
 /// Locks a function of the user against DROP and against other annotations, as SECURITY LABEL
-/// does.
-fn lock_own(function: Oid) {
+/// does. `caller`: what changes its annotations.
+fn lock_own(function: Oid, caller: &CStr) {
+    must_be_writable(caller);
     must_own(function); // strangers must not lock it
     let lock = pg_sys::ShareUpdateExclusiveLock as pg_sys::LOCKMODE;
     // SAFETY: any OID is locked, also that of a function which was dropped since. A cancel unwinds.
@@ -327,7 +329,7 @@ fn qualified_name(table: Oid) -> Option<String> {
 
 /// `mixedcc.annotate`.
 pub fn add(function: Oid, table: Oid, arguments: &[String]) {
-    lock_own(function);
+    lock_own(function, c"mixedcc.annotate()");
     options::check_is_ours(table);
     let name = qualified_name(table).unwrap_or_else(|| crate::pg::relations::no_such(table));
     if arguments.is_empty() {
@@ -349,7 +351,7 @@ pub fn add(function: Oid, table: Oid, arguments: &[String]) {
 
 /// `mixedcc.unannotate`.
 pub fn remove(function: Oid) {
-    lock_own(function);
+    lock_own(function, c"mixedcc.unannotate()");
     options::store_label(proc_address(function), None);
     changed(function);
 }

@@ -4,6 +4,7 @@ use crate::pg::text;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
+use std::ffi::CStr;
 
 /// Raises `feature_not_supported`.
 #[cold]
@@ -29,6 +30,16 @@ pub fn complain_with_detail(code: PgSqlErrorCode, message: &str, detail: &str, h
     let [message, detail, hint] = [message, detail, hint].map(text::shown);
     ErrorReport::new(code, message, "mixedcc").set_detail(detail).set_hint(hint).report(PgLogLevel::ERROR);
     unreachable!()
+}
+
+/// A command, or a function, is refused in a READ ONLY transaction: before it, as PostgreSQL does.
+pub fn must_be_writable(command: &CStr) {
+    // SAFETY: a variable of this process, and a C string. The ERROR unwinds.
+    unsafe {
+        if pg_sys::XactReadOnly {
+            pg_sys::PreventCommandIfReadOnly(command.as_ptr());
+        }
+    }
 }
 
 /// Raises `feature_not_supported`.

@@ -7,7 +7,7 @@ use crate::access::altered;
 use crate::admin::options::{self, Apply, Options};
 use crate::paths::tableam::{cluster, relation};
 use crate::pg::compat;
-use crate::pg::errors::{complain, refuse};
+use crate::pg::errors::{complain, must_be_writable, refuse};
 use crate::state::{rel, save, shmem};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, AlterTableType, Oid};
@@ -258,19 +258,16 @@ pub fn table(call: Call) {
     let found = locked.or_else(|| found.and_then(|oid| lock_as_it_will(s, oid)));
     let before: &Vec<Before> = hold(found.map_or(Vec::new(), |oid| storages(oid, am)));
     // SAFETY: the node is an `AlterTableStmt`: that of the call that is run.
-    let empty = !wishes.is_empty() && unsafe { (*call.node::<pg_sys::AlterTableStmt>()).cmds.is_null() };
-    if !empty {
-        // SAFETY: the node is an `AlterTableStmt`: that of the call that is run.
-        let method = new_method(unsafe { &*call.node::<pg_sys::AlterTableStmt>() });
-        relation::expect_conversion(found.zip(method.and_then(|m| method_of(&m))));
-        found.map_or(Vec::new(), members).into_iter().for_each(load_first);
-        altered::begin();
-        call.run();
-        altered::end();
-        relation::expect_conversion(None);
-        if of_type {
-            super::parse_keys_anew();
-        }
+    let method = new_method(unsafe { &*call.node::<pg_sys::AlterTableStmt>() });
+    relation::expect_conversion(found.zip(method.and_then(|m| method_of(&m))));
+    found.map_or(Vec::new(), members).into_iter().for_each(load_first);
+    altered::begin();
+    // Also where nothing is left of it: for its event triggers, and the hooks of other libraries.
+    call.run();
+    altered::end();
+    relation::expect_conversion(None);
+    if of_type {
+        super::parse_keys_anew();
     }
     let Some(oid) = found.or_else(|| relid(rv)) else {
         return;
@@ -344,6 +341,7 @@ fn our_am_if(wanted: bool) -> Option<Oid> {
 
 /// The call without our options, and the table, which is locked here.
 fn prepare(call: Call) -> (Call, Option<Oid>) {
+    must_be_writable(c"ALTER TABLE");
     let call = call.writable();
     // SAFETY: the node is an `AlterTableStmt` of a `writable` call, which we may change.
     let s = unsafe { &mut *call.node::<pg_sys::AlterTableStmt>() };

@@ -14,7 +14,7 @@
 use super::maintain::must_be_alone;
 use super::{database, elements, flag, Call, Element};
 use crate::pg::compat;
-use crate::pg::errors::refuse;
+use crate::pg::errors::{must_be_writable, refuse};
 use crate::pg::faults::{self, Fault};
 use crate::pg::text;
 use crate::state::shmem::{self, Absence};
@@ -132,16 +132,6 @@ impl Command {
     fn busy(self, name: &str) -> String {
         let source = if matches!(self, Command::Create) { "source " } else { "" };
         format!("{source}database \"{name}\" is being accessed by other users")
-    }
-}
-
-/// The command is refused in a READ ONLY transaction: before it, as PostgreSQL does.
-fn must_be_writable(command: &std::ffi::CStr) {
-    // SAFETY: a variable of this process, and a C string. The ERROR unwinds.
-    unsafe {
-        if pg_sys::XactReadOnly {
-            pg_sys::PreventCommandIfReadOnly(command.as_ptr());
-        }
     }
 }
 
