@@ -59,7 +59,8 @@ fn sum(n: usize) -> u64 {
 
 /// The events of all backends since the last reset.
 pub fn total(n: usize) -> u64 {
-    sum(n) - counter(rows() - 1, n).load(Ordering::Relaxed)
+    // Another session may reset it between the two looks.
+    sum(n).saturating_sub(counter(rows() - 1, n).load(Ordering::Relaxed))
 }
 
 /// Counts from zero again.

@@ -36,8 +36,9 @@ fn regclass_text(table: Oid) -> String {
 
 type Names = HashMap<u64, (Oid, u32)>;
 
-/// What is touched together with a partition, most frequent first, as JSON text.
-fn partners(p: &Partition, names: &Names) -> String {
+/// What is touched together with a partition, most frequent first, as JSON text, in the database's
+/// encoding (see `label_items`).
+fn partners(p: &Partition, names: &Names) -> Vec<u8> {
     let all = p.stats.sampled.partners().into_iter().filter_map(|(who, n)| Some((names.get(&who)?, n)));
     let items: Vec<_> = all
         .map(|((oid, no), n)| {
@@ -45,12 +46,12 @@ fn partners(p: &Partition, names: &Names) -> String {
             format!("{{\"table\": {table}, \"partition\": {no}, \"transactions\": {n}}}")
         })
         .collect();
-    format!("[{}]", items.join(", "))
+    crate::pg::text::bytes(&format!("[{}]", items.join(", ")))
 }
 
 type Share = Option<f64>;
 #[rustfmt::skip]
-type Row = (Oid, i32, i64, Share, Share, Share, Share, String, Share, Share, Share, Share, Share, Share, Share, i64, i64, f64, Share, Share, Share, Share);
+type Row = (Oid, i32, i64, Share, Share, Share, Share, Vec<u8>, Share, Share, Share, Share, Share, Share, Share, i64, i64, f64, Share, Share, Share, Share);
 
 #[pg_extern(sql = false)]
 #[allow(clippy::type_complexity)]
@@ -64,7 +65,7 @@ fn partition_stat_rows() -> TableIterator<
         name!(records, Option<f64>),
         name!(multi_share, Option<f64>),
         name!(partitions, Option<f64>),
-        name!(partners, String),
+        name!(partners, Vec<u8>),
         name!(conflict_rate, Option<f64>),
         name!(serializable_share, Option<f64>),
         name!(weak_writer_share, Option<f64>),

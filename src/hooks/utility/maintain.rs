@@ -218,7 +218,9 @@ pub fn drop_index(call: Call) {
         let s = &*call.node::<pg_sys::DropStmt>();
         let names = pgrx::PgList::<pg_sys::List>::from_pg(s.objects);
         let all = if our_am().is_some() { names.iter_ptr().collect() } else { Vec::new() };
-        let indexes = all.into_iter().filter_map(|name| relid(pg_sys::makeRangeVarFromNameList(name)));
+        // The command itself refuses the others; until then nothing waits for their tables.
+        let may = |index: &Oid| class(*index).is_some_and(|c| compat::may_drop(*index, c.schema, user()));
+        let indexes = all.into_iter().filter_map(|name| relid(pg_sys::makeRangeVarFromNameList(name))).filter(may);
         let of: Vec<(Oid, Oid)> = indexes.filter_map(|index| Some((index, table_of(index)?))).collect();
         let tables: Vec<Oid> =
             of.iter().flat_map(|(_, table)| named(*table)).filter(|oid| ours(*oid).is_some()).collect();

@@ -263,6 +263,11 @@ fn owns_schema_or_database(schema: Option<Oid>, role: Oid) -> bool {
     }
 }
 
+/// May a role drop a relation of a schema, which both exist? The owner of either may.
+pub fn may_drop(oid: Oid, schema: Oid, role: Oid) -> bool {
+    owns_relation(oid, role) || owns_schema_or_database(Some(schema), role)
+}
+
 /// Does a role own a database, which exists?
 pub fn owns_database(oid: Oid, role: Oid) -> bool {
     owns(pg_sys::DatabaseRelationId, oid, role)

@@ -75,7 +75,7 @@ pub use callbacks::{
 };
 pub use catalog::{
     active_slots, attribute, cached_offset, column_rights, has_virtual_columns, identity_columns, indexed_columns,
-    is_enforced, is_never_null, is_template, key_columns, may_break_not_null, may_call, may_create_databases,
+    is_enforced, is_never_null, is_template, key_columns, may_break_not_null, may_call, may_create_databases, may_drop,
     may_maintain, may_maintain_all, may_vacuum, owns_database, owns_function, owns_relation, primary_key_index,
     relation_rights, subscriptions, tablespace_of, tablespace_rights,
 };

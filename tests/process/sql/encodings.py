@@ -41,6 +41,14 @@ def drop_other(connection, case, name):
     equal(f"{case} DROP DATABASE", freed, True)
 
 
+def partner(connection, t, v):
+    """Is a table shown as one that is used together with a partition, once transactions are
+    sampled?"""
+    query(connection, f"""BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT sum("{v}") FROM "{t}"; COMMIT""")
+    shown = f"""FROM mixedcc.partition_stats, jsonb_array_elements(partners) q WHERE q->>'table' = '"{t}"'::regclass::text"""
+    return value(connection, f"SELECT count(*) > 0 {shown}")
+
+
 def run(encoding, names, client):
     t, k, v, name = names
     case = f"{encoding}, {t}:"
@@ -58,6 +66,7 @@ def run(encoding, names, client):
     equal(f"{case} put", value(c, f"""SELECT mixedcc.put(ROW('{name}', 3, '{k}')::"{t}")"""), True)
     query(c, f"""SELECT mixedcc.insert(ROW('{k}', 4, NULL)::"{t}")""")
     equal(f"{case} rows", query(c, f"""SELECT * FROM "{t}" WHERE "{v}" > 2 ORDER BY "{v}" """), [(name, 3, k), (k, 4, None)])
+    equal(f"{case} partners", wait_until(lambda: partner(c, t, v), 20), True)
     query(c, f"""ALTER TABLE "{t}" SET (mixedcc.partition_by = '"{k}"', mixedcc.partitions = 5)""")
     query(c, f"""ALTER TABLE "{t}" RENAME COLUMN "{k}" TO "{k}2" """)
     equal(f"{case} options", query(c, f"""SELECT option, value FROM mixedcc.options WHERE option = 'partition_by'"""),
@@ -88,9 +97,18 @@ def run(encoding, names, client):
     c.close()
 
 
+def sample(every):
+    boss = connect("postgres")
+    query(boss, f"ALTER SYSTEM SET mixedcc.sample_every = {every}" if every else "ALTER SYSTEM RESET mixedcc.sample_every")
+    query(boss, "SELECT pg_reload_conf()")
+    boss.close()
+
+
 def test_all():
+    sample(1)
     for encoding, names, client in CASES:
         run(encoding, names, client)
+    sample(None)
     drop_database(DATABASE)
 
 

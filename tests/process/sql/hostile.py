@@ -56,6 +56,22 @@ def test_deep_expressions():
     connection.close()
 
 
+def test_drop_index():
+    """A user without the right to drop an index waits for no lock of its table."""
+    connection, other = connect(DATABASE), connect(DATABASE)
+    query(connection, f"CREATE TABLE dropped (id int PRIMARY KEY, v int NOT NULL) USING {METHOD}; CREATE UNIQUE INDEX dropped_v ON dropped (v)")
+    query(connection, f"CREATE ROLE {ROLE}")
+    query(other, f"SET ROLE {ROLE}")
+    query(other, "SET lock_timeout = '3s'")
+    query(connection, "BEGIN; LOCK TABLE dropped")
+    for sql in ("DROP INDEX CONCURRENTLY dropped_v", "DROP INDEX dropped_v", "REINDEX INDEX dropped_v", "REINDEX INDEX CONCURRENTLY dropped_v"):
+        equal(f"hostile: {sql} of another's table", outcome(other, sql), "42501")
+    query(connection, f"ROLLBACK; DROP TABLE dropped")
+    other.close()
+    query(connection, f"DROP ROLE {ROLE}")
+    connection.close()
+
+
 def test_annotations():
     """The annotations of functions are read where a statement begins, and that may fail."""
     if not OURS:
@@ -225,5 +241,5 @@ def end():
     drop_database(DATABASE)
 
 
-main(test_deep_expressions, test_annotations, test_half_known_tables, test_prepared_beside_drop,
+main(test_deep_expressions, test_drop_index, test_annotations, test_half_known_tables, test_prepared_beside_drop,
      test_renamed_databases, test_locks_of_others, end)
