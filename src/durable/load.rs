@@ -345,7 +345,7 @@ impl Load {
         loads::mine().enter(Phase::Primary, 0);
         stop::reach("load-primary");
         // SAFETY: the relation is open: contract of `load`. No other process has the table.
-        match unsafe { primary::fill(self.rel, table, |no| self.held.is_insert(no)) } {
+        match unsafe { primary::fill(self.rel, table, true, |no| self.held.is_insert(no)) } {
             Ok(None) => Ok(()),
             Ok(Some(twice)) => self.files.refuse(&twice.to_string()),
             Err(Error::OutOfMemory) => Err(OutOfMemory),

@@ -45,19 +45,21 @@ impl fmt::Display for Twice {
 }
 
 /// Fills the indexes of a table that is being loaded with its committed rows: all but those that
-/// `left_out` says. Returns two rows with one key, if there are any.
+/// `left_out` says. `unique`: returns two rows with one key, if there are any, of which one has no
+/// entry then. Else each row has its entries.
 ///
 /// # Safety
 /// An open relation of ours, and its table, which no other process can reach. The caller is pinned.
 pub unsafe fn fill(
     rel: pg_sys::Relation,
     table: &'static Table,
+    unique: bool,
     left_out: impl Fn(u64) -> bool,
 ) -> Result<Option<Twice>, Error> {
     for (_, index) in table.uniques().take(if faults::on(Fault::OneIndexLoaded) { 1 } else { INDEXES }) {
         let Some(codec) = Codec::from_spec(index.spec()) else { continue };
         // SAFETY: the contract of this function.
-        if let Some(records) = unsafe { fill_one(rel, table, (index, &codec), &left_out) }? {
+        if let Some(records) = unsafe { fill_one(rel, table, (index, &codec), unique, &left_out) }? {
             return Ok(Some(Twice { records, index: codec::index_of_spec(index.spec()) }));
         }
     }
@@ -68,6 +70,7 @@ unsafe fn fill_one(
     rel: pg_sys::Relation,
     table: &'static Table,
     (index, codec): (&'static Primary, &Codec),
+    unique: bool,
     left_out: &impl Fn(u64) -> bool,
 ) -> Result<Option<(u64, u64)>, Error> {
     let (e, slot) = (shmem::engine(), shmem::my_slot());
@@ -84,7 +87,7 @@ unsafe fn fill_one(
         let has_row = !head.is_null() && unsafe { !(*head).is_tombstone() };
         // SAFETY: as above.
         if has_row && !left_out(no) && unsafe { rows::plain(rel, codec, Row::Version(head), &mut key) }.is_some() {
-            filler.add(&e, slot, &PG, no, &key, true)?;
+            filler.add(&e, slot, &PG, no, &key, unique)?;
         }
     }
     filler.finish(&e, slot, &PG)?;

@@ -81,7 +81,7 @@ impl Move {
         // Entries of dead rows may be in indexes.
         new.end_load(true);
         // SAFETY: `rel` is open and of ours (contract of this function). The transaction is pinned.
-        match unsafe { primary::fill(rel, new, |_| false) } {
+        match unsafe { primary::fill(rel, new, true, |_| false) } {
             Ok(None) => {}
             Ok(Some(twice)) => error!("mixedcc: {twice}"),
             Err(x) => raise(x),

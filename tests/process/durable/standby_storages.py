@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Storages that commits of a primary make, on a standby: TRUNCATE, rewrites, loads into new files,
 new tables. A snapshot shows all of such a commit, or none of it, or the table cannot be used by it.
-And tables of a database that was copied from another one, whose rows are of before a restart."""
+And tables of a database that was copied from another one, whose rows are of before a restart. And
+loads beside images that are replayed."""
 
 import collections
 import random
@@ -13,6 +14,7 @@ import psycopg2
 
 from lib.clusters import Cluster
 from lib.common import check, equal, fail, main, must_be_found, must_come, premise, query, seconds, value
+from lib.standing import Point
 
 ROWS = 100
 # What a transaction does to a table, and whether it changes another one, too.
@@ -263,7 +265,65 @@ def test_copied_databases():
         reader.close()
 
 
-TESTS = (test_old_snapshots, test_waiting_commit, test_random, test_copied_databases)
+# --- loads beside replay ---------------------------------------------------------
+
+# Rows move to other numbers, with their keys. Each part commits.
+MOVES = (("an update", ("UPDATE moved SET v = v + 1",)),
+         ("a deletion and an insert", ("DELETE FROM moved", "INSERT INTO moved SELECT i, 1, i, repeat('n', 900) FROM generate_series(21, 40) i")))
+MOVED = "SELECT count(*), count(DISTINCT id), sum(v), min(length(w)) FROM moved"
+
+
+def set_point(setting):
+    """Where processes of the standby stand that have no setting of their own."""
+    Servers.standby.configure(**{"mixedcc.stop_events": "on", "mixedcc.kill_at": setting})
+    Servers.standby.control("reload")
+    time.sleep(0.5)
+
+
+def test_moved_while_loaded():
+    """Rows move while a session loads their table. Images of the new rows are restored before the
+    load ends, those of the deletions of the old ones after it."""
+    for name, parts in MOVES:
+        query(Servers.boss, "DROP TABLE IF EXISTS moved; CREATE TABLE moved (id int PRIMARY KEY, v int, u int NOT NULL UNIQUE, w text) USING mixedcc")
+        query(Servers.boss, "CREATE INDEX ON moved (v); ALTER TABLE moved ALTER w SET STORAGE external")
+        query(Servers.boss, "INSERT INTO moved SELECT i, 0, i, repeat('o', 900) FROM generate_series(1, 40) i")
+        query(Servers.boss, "DELETE FROM moved WHERE id <= 20")
+        time.sleep(0.3)  # no other process may still hold back what VACUUM removes
+        query(Servers.boss, "VACUUM moved")  # so the new rows get smaller numbers, whose images come first
+        come()
+        query(Servers.boss, "CHECKPOINT")
+        premise(f"standby storages: all is replayed, {name}", Servers.standby.replays(Servers.primary))
+        restored, read = Point("redo-page", 0), Point("load-journal")
+        set_point(restored.setting)
+        loader, found = Servers.standby.connect(options=f"-c mixedcc.kill_at={read.setting}"), []
+        thread = threading.Thread(target=lambda: found.append(shown_to(loader, MOVED)))
+        thread.start()
+        try:
+            read.must_stand()
+            for sql in parts:
+                query(Servers.boss, sql)
+            query(Servers.boss, "CHECKPOINT")
+            restored.must_stand()
+            read.go()
+            time.sleep(1)  # it reads what was restored, and waits for what it may show
+        finally:
+            restored.go()
+            read.go()
+            thread.join(60)
+            set_point("")
+        wanted = query(Servers.boss, MOVED)
+        equal(f"standby storages: rows that move while they are loaded: {name}", found, [wanted])
+        query(loader, "SET enable_seqscan = off; SET enable_bitmapscan = off")
+        for column in ("id", "u"):
+            rows = [value(loader, f"SELECT v FROM moved WHERE {column} = {key}") for key in range(21, 41)]
+            equal(f"standby storages: and are found by {column}: {name}", rows, [1] * 20)
+        query(Servers.boss, "UPDATE moved SET v = v + 1; UPDATE moved SET v = v + 1")
+        come()
+        equal(f"standby storages: and when they move again: {name}", query(loader, MOVED), query(Servers.boss, MOVED))
+        loader.close()
+
+
+TESTS = (test_old_snapshots, test_waiting_commit, test_random, test_moved_while_loaded, test_copied_databases)
 # What is wrong, the check that finds it, and its test.
 FAULTS = (("birth_forgotten", "standby storages: and cannot use this one: TRUNCATE, COMMIT, not loaded", test_old_snapshots),
           ("birth_early", "standby storages: a snapshot shows no part of a commit that waits: a load", test_waiting_commit),
