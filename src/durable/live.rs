@@ -428,18 +428,21 @@ impl Source {
         at.unwrap_or(0).max(csn).max(self.from + 1)
     }
 
-    /// Reads both forks. A load puts what is decided into memory; what is returned is not decided,
-    /// or is to be put in when it is stable.
+    /// Reads both forks. A load puts what is decided into memory. A table that has users gets what
+    /// is stable, too: no snapshot that uses it is above `upto`, which grows at the end. What is
+    /// returned is to be put in later, in the order of CSNs.
     fn all(&mut self) -> Result<Vec<Found>, OutOfMemory> {
         let mut later = Vec::new();
         let mut keep = |s: &mut Source, found: Found| {
             if s.is_known(&found) {
                 return Ok(());
             }
-            match s.alone.then(|| s.counts(&found)).flatten() {
-                Some(Some(csn)) => s.put(&Found { csn, ..found })?,
+            let is_due = s.alone || found.csn <= s.told.csn;
+            match is_due.then(|| s.counts(&found)).flatten() {
+                // One that was open counts at a later CSN, above others that may come after it.
+                Some(Some(csn)) if s.alone || csn == found.csn => s.put_beyond(found, csn)?,
                 Some(None) => {}
-                None => later.push(found),
+                _ => later.push(found),
             }
             Ok(())
         };
@@ -585,7 +588,7 @@ impl Source {
             false => self.counts(&found),
         };
         match (counts, found.xid, found.at) {
-            (Some(Some(csn)), ..) => self.put(&Found { csn, ..found })?,
+            (Some(Some(csn)), ..) => self.put_beyond(found, csn)?,
             (Some(None), ..) => {}
             (None, _, Some(at)) => self.cursor = self.cursor.min(at.max(self.horizon)),
             (None, Some(xid), None) if !passed.contains(&xid) => passed.push(xid),
@@ -830,6 +833,13 @@ impl Source {
         let (_, payload) = version.split();
         let put = if is_reused { Put::Anew } else { Put::Above };
         self.table.apply(e, slot, (n, found.csn), Replayed::Row(payload, part), put)
+    }
+
+    /// Puts a row or tombstone in that counts at `csn`. Versions of before it may be in no file any
+    /// more: no snapshot below it can use the table, also if the look at the files fails later.
+    fn put_beyond(&mut self, found: Found, csn: Csn) -> Result<(), OutOfMemory> {
+        self.live().low.fetch_max(found.csn, Ordering::SeqCst);
+        self.put(&Found { csn, ..found })
     }
 
     /// The entries of a record come.

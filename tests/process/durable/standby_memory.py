@@ -99,6 +99,46 @@ def test_old_snapshot_ends():
     [session.close() for session in (old, one)]
 
 
+def replays():
+    """The standby has replayed what the primary has written up to now."""
+    query(Servers.primary, "SELECT pg_current_xact_id()")  # all before it is on disk, and is sent
+    lsn = value(Servers.primary, "SELECT pg_current_wal_insert_lsn()")
+    must_come(lambda: Servers.standby.ask("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (lsn,)), 60)
+
+
+def peak_of(connection):
+    """The address space that the session's process has had at most."""
+    with open(f"/proc/{connection.info.backend_pid}/status", encoding="ascii") as file:
+        sizes = [line.split()[1] for line in file if line.startswith("VmPeak:")]
+    return int(sizes[0]) * 1024
+
+
+def make_filled(table, rows, length):
+    query(Servers.primary, f"CREATE TABLE {table} (id int PRIMARY KEY, n int, w text) USING mixedcc")
+    query(Servers.primary, f"ALTER TABLE {table} ALTER w SET STORAGE external")
+    query(Servers.primary, f"INSERT INTO {table} SELECT i, 1, repeat('f', {length}) FROM generate_series(1, {rows}) i")
+
+
+def test_files_read_again():
+    """Images have taken the place of a journal that a session has not read: it reads all files
+    again. The rows that have changed go into the table, and not into its own memory."""
+    make_filled("images", 25_000, 500)
+    one = Servers.standby.connect()
+    must_come(lambda: code_of(one, "SELECT 1 FROM images LIMIT 1") != "42P01", 60)
+    equal("standby memory: a table is loaded", shows(one, "images"), None)
+    before = peak_of(one)
+    change("images")
+    for _ in range(2):
+        query(Servers.primary, "CHECKPOINT")
+        query(Servers.primary, "UPDATE images SET n = n + 1 WHERE id = 1")
+    replays()
+    equal("standby memory: files are read again", shows(one, "images"), None)
+    grown = peak_of(one) - before
+    check("standby memory: and what has changed is not kept twice", grown < 6 * MB, grown)
+    one.close()
+    query(Servers.primary, "DROP TABLE images")
+
+
 def test_snapshots_below_the_clock():
     """What is freed leaves snapshots as they are, also those that are older than the last look."""
     query(Servers.primary, "CREATE TABLE keyed (a int, b int, c int, PRIMARY KEY (a, b, c)) USING mixedcc")
@@ -206,8 +246,8 @@ def test_promotion():
     equal("standby memory: its rows are safe", Servers.standby.ask("SELECT sum(n) FROM large"), 110_000)
 
 
-TESTS = (test_snapshots_below_the_clock, test_sessions_end, test_sessions_idle, test_old_snapshot_ends, test_table_of_keys, test_table_too_large,
-         test_promotion)
+TESTS = (test_snapshots_below_the_clock, test_sessions_end, test_sessions_idle, test_old_snapshot_ends, test_files_read_again,
+         test_table_of_keys, test_table_too_large, test_promotion)
 FAULTS = (("applied_piles_up", "standby memory: and little memory is in use, beside them", test_sessions_idle),
           ("load_fills_memory", "standby memory: its loads take no memory from others", test_table_too_large))
 
