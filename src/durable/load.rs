@@ -88,6 +88,10 @@ pub unsafe fn load(rel: pg_sys::Relation, indexed: bool) -> Result<&'static Tabl
     }
 }
 
+/// A row takes so many times the bytes that it has in the file, at most about: above 32 kB it has
+/// whole 64 kB.
+const WIDE: u64 = 2;
+
 /// Before a load begins anew: the first time, and at most, microseconds.
 const AGAIN_US: (core::ffi::c_long, core::ffi::c_long) = (1000, 1_000_000);
 
@@ -139,6 +143,7 @@ impl Load {
         self.move_clock(&merged);
         loads::mine().enter(Phase::Memory, self.blocks());
         self.make_room(&merged).map_err(Failed::TooLarge)?;
+        let free = free_bytes();
         self.e.pin(self.slot);
         loads::mine().enter(Phase::Rows, self.blocks());
         let filled = self.fill(&merged, indexed);
@@ -147,7 +152,8 @@ impl Load {
         let table = match (came, self.table.take()) {
             (Came::In, Some(table)) => table.done(),
             (Came::Again, _) => return Err(Failed::Again),
-            _ => return Err(Failed::TooLarge(TooLarge { need: self.need(&merged) })),
+            // So much was free, and not enough.
+            _ => return Err(Failed::TooLarge(TooLarge { need: self.need(&merged).max(free + 1) })),
         };
         if self.absorbed.replayed {
             // So autovacuum comes for the entries that indexes may have of dead numbers.
@@ -261,7 +267,7 @@ impl Load {
     /// The bytes of memory that the table needs, about. An error if they are not free. The pass
     /// that counts them is left out where there is room for all that the file could have.
     fn make_room(&self, merged: &Merged) -> Result<(), TooLarge> {
-        if free_bytes() >= self.need_for(merged, self.blocks() * PAGE as u64) {
+        if free_bytes() >= self.need_for(merged, WIDE * self.blocks() * PAGE as u64) {
             return Ok(());
         }
         let need = self.need(merged);
@@ -273,12 +279,12 @@ impl Load {
         let mut bytes = 0;
         self.each_page(true, |_, page| {
             let rows = merged.winners(page).filter(|w| w.entry.kind == Kind::Row);
-            bytes += rows.map(|w| w.entry.payload.len() as u64).sum::<u64>();
+            bytes += rows.map(|w| room::row_bytes(&w.entry)).sum::<u64>();
         });
         self.need_for(merged, bytes)
     }
 
-    /// The same for rows with so many bytes in the file.
+    /// The same for rows that take so many bytes.
     fn need_for(&self, merged: &Merged, bytes: u64) -> u64 {
         let held = self.held.len() * (HELD + KEY * self.indexes) + self.pending_bytes;
         room::need_for(merged, (self.len(merged), self.indexes), bytes, held)

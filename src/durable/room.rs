@@ -5,10 +5,12 @@ use super::files::Files;
 use super::journal;
 use crate::access::primary;
 use crate::pg::buffers::{self, Ring};
+use crate::pg::stored;
 use crate::state::above::TooLarge;
 use crate::state::shmem::{self, Absence};
 use mixedcc_engine::durable::merge::{Fork, Merge, Merged};
-use mixedcc_engine::durable::{Kind, Page, PAGE};
+use mixedcc_engine::durable::{Entry, Kind, Page, PAGE};
+use mixedcc_engine::memory::memory_of;
 use mixedcc_engine::record::{Record, INDEXES, VERSION_HEADER};
 use pgrx::pg_sys;
 
@@ -41,12 +43,24 @@ pub unsafe fn indexes_of(rel: pg_sys::Relation) -> u64 {
     unsafe { primary::specs(rel) }.len().max(1) as u64
 }
 
+/// The bytes of memory that a row takes, by what a file has of it. Of a row in pieces the first one
+/// counts for all.
+pub fn row_bytes(entry: &Entry) -> u64 {
+    match entry.fragment {
+        Some(piece) if piece.index() > 0 => 0,
+        piece => {
+            let packed = piece.map_or(entry.payload.len(), |piece| piece.total as usize);
+            memory_of(VERSION_HEADER + stored::payload_len(packed)) as u64
+        }
+    }
+}
+
 /// The bytes of memory that a table needs, about: one with so many numbers and so many indexes,
-/// whose rows have so many bytes in its files. `more`: what it needs beside them.
+/// whose rows take so many bytes. `more`: what it needs beside them.
 pub fn need_for(merged: &Merged, (numbers, indexes): (u64, u64), bytes: u64, more: u64) -> u64 {
     let rows = merged.records().filter(|(_, winner)| !winner.tomb).count() as u64;
     let fixed = numbers * (size_of::<Record>() as u64 + 5) + (1 << 16) + more;
-    (fixed + bytes + rows * (VERSION_HEADER as u64 + 14 + KEY * indexes)) / 8 * 9
+    (fixed + rows * KEY * indexes) / 8 * 9 + bytes
 }
 
 /// A number that changes when the primary writes into a storage, when its companion makes images of
@@ -114,7 +128,7 @@ fn count(files: &Files, indexes: u64) -> u64 {
 /// Pages of a table.
 struct Counted {
     merge: Merge,
-    /// Rows, also those that newer entries have replaced, and their bytes.
+    /// Rows, also those that newer entries have replaced, and what they would take.
     rows: u64,
     bytes: u64,
 }
@@ -122,7 +136,7 @@ struct Counted {
 impl Counted {
     fn add(&mut self, files: &Files, page: &Page) {
         for entry in page.entries().map(|(_, entry)| entry).filter(|entry| entry.kind == Kind::Row) {
-            self.bytes += entry.payload.len() as u64;
+            self.bytes += row_bytes(&entry);
             self.rows += u64::from(entry.fragment.is_none_or(|piece| piece.index() == 0));
         }
         self.merge.add(page, &mut |xid| files.outcome(xid)).unwrap_or_else(|_| files.refuse_memory());

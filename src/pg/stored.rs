@@ -16,6 +16,11 @@ pub fn packed_len(payload: usize) -> usize {
     payload - LEFT_OUT
 }
 
+/// The bytes that the payload of a stored row of so many bytes takes.
+pub fn payload_len(packed: usize) -> usize {
+    packed + LEFT_OUT
+}
+
 /// The stored form of a version's payload, in two parts.
 #[inline]
 pub fn parts(payload: &[u8]) -> [&[u8]; 2] {
@@ -49,7 +54,7 @@ pub fn pack(payload: &[u8], to: &mut Vec<u8>) {
 /// The bytes that the payload of a stored row takes. `None`: it is no stored row.
 pub fn unpacked_len(row: &[u8]) -> Option<usize> {
     let head = size_of::<pgrx::pg_sys::HeapTupleHeaderData>();
-    Some(row.len() + LEFT_OUT).filter(|len| *len >= head)
+    Some(payload_len(row.len())).filter(|len| *len >= head)
 }
 
 /// Writes the payload of a stored row to `to`, which has [`unpacked_len`] bytes. xmax, cid and ctid

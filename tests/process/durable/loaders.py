@@ -3,6 +3,7 @@
 Sessions and workers are terminated in the middle, databases dropped and copied; a table does not
 fit. `loaders --faults [FAULT...]` needs a build with the feature `faults`."""
 
+import re
 import sys
 import threading
 
@@ -215,6 +216,40 @@ def too_large(cluster, wanted):
     connection.close()
 
 
+def refusals(connection, table):
+    """Two uses of a table: the MB that the error says it needs, and those that are free."""
+    found = []
+    for _ in range(2):
+        try:
+            query(connection, f"SELECT count(*) FROM {table}")
+            found.append(None)
+        except psycopg2.Error as error:
+            numbers = re.search(r"needs about (\d+) MB .*, of which (\d+) MB are free", str(error), re.DOTALL)
+            found.append(tuple(map(int, numbers.groups())) if numbers else str(error))
+    return found
+
+
+def wide(cluster, _):
+    """Rows of 36 kB take 64 kB of memory each, those of 22 kB half of that."""
+    connection = again(cluster, **{"mixedcc.memory": "512MB", "mixedcc.load_workers": 0})
+    for table, length, rows in (("wide", 36_000, 1200), ("halves", 22_000, 2200)):
+        query(connection, f"CREATE TABLE {table} (k int, t text) USING mixedcc")
+        query(connection, f"ALTER TABLE {table} ALTER t SET STORAGE external")
+        query(connection, f"INSERT INTO {table} SELECT i, repeat('x', {length}) FROM generate_series(1, {rows}) i")
+    connection.close()
+    connection = again(cluster, **{"mixedcc.memory": "64MB"})
+    for table in ("wide", "halves"):
+        found = refusals(connection, table)
+        check(f"loaders: a table of wide rows that does not fit needs more than is free, {table}",
+              all(isinstance(one, tuple) and one[0] > one[1] for one in found) and found[0] == found[1], found)
+    connection.close()
+    connection = again(cluster, **{"mixedcc.memory": "192MB"})
+    for table, rows in (("wide", 1200), ("halves", 2200)):
+        equal(f"loaders: with more memory it is loaded, {table}", value(connection, f"SELECT count(*) FROM {table}"), rows)
+    query(connection, "DROP TABLE wide, halves")
+    connection.close()
+
+
 def test_loaders():
     cluster = begin()
     try:
@@ -225,6 +260,7 @@ def test_loaders():
         met(cluster, wanted)
         databases(cluster)
         too_large(cluster, wanted)
+        wide(cluster, wanted)
     finally:
         cluster.remove()
 
