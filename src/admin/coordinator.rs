@@ -61,25 +61,16 @@ pub fn wake() {
 }
 
 /// All tables of all databases, for as long as `f` runs.
-fn with_tables<R>(e: &Engine, f: impl FnOnce(&[&'static Table]) -> R) -> R {
-    let slot = shmem::my_slot();
-    // INV-TABLE, INV-MAP: the pin keeps tables and maps that are found from now on. A single-user
-    // server is pinned by its transaction, or alone.
-    let pinned = e.is_pinned(slot);
-    if !pinned {
-        e.pin(slot);
-    }
-    let r = f(&shmem::all(None));
-    if !pinned {
-        e.unpin(slot);
-    }
-    r
+fn with_tables<R>(f: impl FnOnce(&[&'static Table]) -> R) -> R {
+    // INV-MAP: the pin keeps maps, too. A single-user server is pinned by its transaction, or
+    // alone.
+    shmem::pinned(|| f(&shmem::all(None)))
 }
 
 /// One pass over all tables.
 fn pass(e: &Engine) -> Passes {
     let stop_all = guc::SWITCH_METHOD.get() == guc::SwitchMethod::StopAll;
-    with_tables(e, |tables| e.advance_switches_by(tables, now(), stop_all, &stop::at_step))
+    with_tables(|tables| e.advance_switches_by(tables, now(), stop_all, &stop::at_step))
 }
 
 /// Logs the switches from this number on. The answer is the number to begin with next time.
@@ -174,7 +165,7 @@ pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
     let mut ages = old::Ages::default();
     let mut periods = columns::Periods::start(now());
     let mut logged = e.shared.switches.len();
-    let mut history = with_tables(&e, |tables| Recorder::start(&e, tables, now()));
+    let mut history = with_tables(|tables| Recorder::start(&e, tables, now()));
     loop {
         xact::prepared::finish_decided();
         let made = pass(&e);
@@ -183,16 +174,16 @@ pub extern "C-unwind" fn mixedcc_coordinator_main(_arg: pg_sys::Datum) {
         logged = log_switches(&e, logged);
         memory::watch(&e);
         ages.watch(&e);
-        periods.watch(now(), |end| with_tables(&e, |tables| end(tables)));
+        periods.watch(now(), |end| with_tables(|tables| end(tables)));
         if made.under_way != open || progress {
             open = made.under_way;
             report(open);
         }
         if choice.is_due(now()) {
-            progress |= with_tables(&e, |tables| choice.interval(&e, tables, now())) > 0;
+            progress |= with_tables(|tables| choice.interval(&e, tables, now())) > 0;
         }
         if history.is_due(now()) {
-            let interval = with_tables(&e, |tables| history.interval(&e, tables, now()));
+            let interval = with_tables(|tables| history.interval(&e, tables, now()));
             history.write(&interval);
         }
         idle_passes = if progress { 0 } else { idle_passes.saturating_add(1) };

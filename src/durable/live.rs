@@ -71,9 +71,10 @@ use std::collections::HashMap;
 /// # Safety
 /// As for [`super::load::load`], in recovery.
 pub unsafe fn load(rel: pg_sys::Relation) -> Result<&'static Table, TooLarge> {
+    // The pin of the transaction would keep what goes.
+    shmem::pinned(sweep);
     xact::txn();
     making::see_to_exit();
-    sweep();
     // So there is an era.
     standby::shown();
     // SAFETY: `rel` is open (contract of this function); a variable of this process.
@@ -118,10 +119,9 @@ impl Drop for Ends {
     }
 }
 
-/// Gives up the tables that are of no use any more, and those whose files are gone. Of another
-/// database each file is looked for only if the first one is gone, as after DROP DATABASE.
+/// Gives up the tables whose files are gone. Of another database each file is looked for only if
+/// the first one is gone, as after DROP DATABASE.
 fn sweep() {
-    rel::give_up_old();
     // SAFETY: a variable of this process.
     let own = unsafe { pg_sys::MyDatabaseId }.to_u32();
     let mut others = HashMap::new();

@@ -20,9 +20,7 @@ use std::ptr::NonNull;
 
 mod attach;
 mod indexes;
-pub use attach::{
-    catch_up, create_anew, give_up_old, known_table_of, load_if_free, make_anew, table_if_it_fits, table_of,
-};
+pub use attach::{catch_up, create_anew, known_table_of, load_if_free, make_anew, table_if_it_fits, table_of};
 pub use indexes::{Active, Kept, PrimaryKey, Uniques};
 
 /// Private knowledge of a relation, rebuilt when its relation cache entry is.

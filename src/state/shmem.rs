@@ -382,6 +382,41 @@ pub fn absent_bytes() -> u64 {
     sum
 }
 
+/// A pin, which keeps tables that are found under it (INV-TABLE): the slot's, or one that ends with
+/// this.
+pub struct Pinned {
+    ends: bool,
+}
+
+impl Pinned {
+    /// The slot is pinned from now on.
+    pub fn new() -> Pinned {
+        let (e, slot) = (engine(), my_slot());
+        let ends = !e.is_pinned(slot);
+        e.pin(slot);
+        Pinned { ends }
+    }
+
+    /// The pin has become that of the transaction.
+    pub fn stays(mut self) {
+        self.ends = false;
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if self.ends {
+            engine().unpin(my_slot());
+        }
+    }
+}
+
+/// Runs `f` under such a pin.
+pub fn pinned<R>(f: impl FnOnce() -> R) -> R {
+    let _pin = Pinned::new();
+    f()
+}
+
 /// All tables of this database, or of all (`None`).
 pub fn all(db: Option<u32>) -> Vec<&'static Table> {
     let mut out = with_lock(pg_sys::LWLockMode::LW_SHARED, entries);

@@ -17,6 +17,7 @@ use super::{create_table_with, make};
 use crate::pg::compat::{self, Storage};
 use crate::pg::errors::{complain, complain_with_detail};
 use crate::pg::faults::{self, Fault};
+use crate::pg::local::Local;
 use crate::pg::owner::as_owner;
 use crate::pg::{guc, text};
 use crate::state::above::{above, TooLarge};
@@ -74,15 +75,29 @@ fn give_up(key: [u32; 4]) {
     }
 }
 
-/// Gives up all tables of a standby that are of no use any more. Their users may never come again.
-/// Where another process has the lock of INV-ATTACH, it sees to that.
-pub fn give_up_old() {
-    for table in shmem::all(None).into_iter().filter(|table| standby::is_gone(table)) {
-        if let Some(lock) = lock_storage(table.key, false) {
-            give_up(table.key);
-            unlock_storage(lock);
-        }
+/// Of the process: the era of the standby, and how many tables had been given up, when it has
+/// looked for others.
+static LOOKED: Local<(u64, u64)> = Local::new((0, 0));
+
+/// Gives up all tables of a standby that are of no use any more, as after a restart of its primary
+/// or its promotion. Their users may never come again. Where another process has the lock of
+/// INV-ATTACH, it sees to that. Called before a table is loaded, and before the transaction has a
+/// pin, if it is its first one: the pin would keep their memory.
+fn give_up_old() {
+    let standby = &shmem::engine().shared.standby;
+    let state = (standby.era(), standby.given_up());
+    if LOOKED.get() == state {
+        return;
     }
+    shmem::pinned(|| {
+        for table in shmem::all(None).into_iter().filter(|table| standby::is_gone(table)) {
+            if let Some(lock) = lock_storage(table.key, false) {
+                give_up(table.key);
+                unlock_storage(lock);
+            }
+        }
+    });
+    LOOKED.set(state);
 }
 
 /// Gives up the table of a standby whose keys in memory are other ones by now.
@@ -212,6 +227,7 @@ unsafe fn attach_locked(rel: pg_sys::Relation) -> Result<&'static Table, TooLarg
         } else if crate::state::save::follows_shutdown() {
             xact::prepared::await_makers((*rel).rd_id); // INV-MAKERS
         }
+        give_up_old();
         let key = compat::storage_key(&compat::storage_of(rel));
         let lock = lock_storage(key, true);
         give_up(key);
@@ -265,6 +281,7 @@ pub unsafe fn load_if_free(rel: pg_sys::Relation) -> Result<bool, TooLarge> {
         if !xact::prepared::await_prepared((*rel).rd_id, false) {
             return Ok(false);
         }
+        give_up_old();
         let Some(lock) = lock_storage(key, false) else { return Ok(false) };
         give_up(key);
         let loaded = if find(key).is_some() { Ok(false) } else { load(rel).map(|_| true) };

@@ -10,8 +10,8 @@ import time
 import psycopg2
 
 from lib.clusters import Cluster
-from lib.common import (check, drop_database, equal, fail, main, make_database, must_be_found, must_come,
-                        query, value)
+from lib.common import (check, connect, drop_database, equal, fail, main, make_database, must_be_found, must_come,
+                        query, server, value)
 
 DATABASE = "process_standby_memory"
 ROWS = 20_000
@@ -32,6 +32,13 @@ def code_of(connection, sql):
     try:
         query(connection, sql)
         return None
+    except psycopg2.Error as error:
+        return error.pgcode
+
+
+def rows_or_code(connection, sql):
+    try:
+        return query(connection, sql)
     except psycopg2.Error as error:
         return error.pgcode
 
@@ -139,6 +146,44 @@ def test_files_read_again():
     query(Servers.primary, "DROP TABLE images")
 
 
+SEVERAL = ("first", "second", "third")
+ALL = "SELECT " + " + ".join(f"(SELECT sum(n) FROM {table})" for table in SEVERAL)
+OF_ALL = [(39_000,)]
+
+
+def load_several():
+    """A session of the standby whose tables are all in memory, and take more than a third of it."""
+    for table in SEVERAL:
+        query(Servers.primary, f"DROP TABLE IF EXISTS {table}")
+        make_filled(table, 13_000, 1000)
+    replays()
+    Servers.standby.control("restart", "-m", "fast")
+    one = Servers.standby.connect()
+    must_come(lambda: code_of(one, ALL) is None, 60)
+    return one
+
+
+def test_primary_restarts():
+    """Tables of before a restart of the primary leave the memory before the first of a statement
+    over several is loaded anew."""
+    one = load_several()
+    Servers.primary.close()
+    server("crash")
+    server("start")
+    Servers.primary = connect(DATABASE)
+    query(Servers.primary, "SET synchronous_commit = on; UPDATE small SET n = n + 1 WHERE id = 1")
+    replays()
+    codes = []
+
+    def is_answered():
+        codes.append(code_of(one, ALL))
+        return codes[-1] is None
+    must_come(is_answered, 90)
+    check("standby memory: several tables are loaded anew when the primary has restarted", "53200" not in codes, codes)
+    equal("standby memory: and have their rows", query(one, ALL), OF_ALL)
+    one.close()
+
+
 def test_snapshots_below_the_clock():
     """What is freed leaves snapshots as they are, also those that are older than the last look."""
     query(Servers.primary, "CREATE TABLE keyed (a int, b int, c int, PRIMARY KEY (a, b, c)) USING mixedcc")
@@ -228,16 +273,13 @@ def test_table_of_keys():
 def test_promotion():
     """A promoted standby forgets that it had no room for a table: its journal was not absorbed."""
     query(Servers.primary, "INSERT INTO large SELECT i, 1, repeat('y', 900) FROM generate_series(200001, 300000) i")
-    query(Servers.primary, "SELECT pg_current_xact_id()")
-    lsn = value(Servers.primary, "SELECT pg_current_wal_insert_lsn()")
-    must_come(lambda: Servers.standby.ask("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (lsn,)), 60)
-    Servers.standby.control("restart", "-m", "fast")
-    connection = Servers.standby.connect()
+    connection = load_several()
     must_come(lambda: code_of(connection, "SELECT count(*) FROM large") == "53200", 60)
     connection.close()
     Servers.standby.control("promote")
     must_come(lambda: not Servers.standby.ask("SELECT pg_is_in_recovery()"), 60)
     connection = Servers.standby.connect()
+    equal("standby memory: several tables are loaded anew after it", rows_or_code(connection, ALL), OF_ALL)
     equal("standby memory: it does not fit after the promotion, either", code_of(connection, "SELECT count(*) FROM large"), "53200")
     query(connection, "VACUUM small")
     connection.close()
@@ -247,7 +289,7 @@ def test_promotion():
 
 
 TESTS = (test_snapshots_below_the_clock, test_sessions_end, test_sessions_idle, test_old_snapshot_ends, test_files_read_again,
-         test_table_of_keys, test_table_too_large, test_promotion)
+         test_table_of_keys, test_table_too_large, test_primary_restarts, test_promotion)
 FAULTS = (("applied_piles_up", "standby memory: and little memory is in use, beside them", test_sessions_idle),
           ("load_fills_memory", "standby memory: its loads take no memory from others", test_table_too_large))
 
