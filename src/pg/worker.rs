@@ -104,9 +104,11 @@ pub fn begin_in(database: Option<pg_sys::Oid>) {
 
 /// What the owner of a database has set must not lead a worker, which is a superuser, to functions
 /// of others, or end it (autovacuum.c does the same).
-const SETTINGS: [(&CStr, &CStr); 5] = [
+const SETTINGS: &[(&CStr, &CStr)] = &[
     (c"search_path", c""),
     (c"lock_timeout", c"0"),
+    #[cfg(any(feature = "pg17", feature = "pg18"))]
+    (c"transaction_timeout", c"0"),
     (c"default_transaction_isolation", c"read committed"),
     (c"zero_damaged_pages", c"false"),
     (c"synchronous_commit", c"local"),

@@ -250,6 +250,35 @@ def wide(cluster, _):
     connection.close()
 
 
+# What owners of databases may set for their sessions: the database, and a setting.
+OF_OWNERS = (("two", "default_transaction_read_only", "on"),)
+# From PostgreSQL 17 on. The first table of each takes longer.
+TIMEOUTS = (("one", "transaction_timeout", "200ms"), ("two", "transaction_timeout", "200ms"))
+
+
+def owners(cluster, _):
+    """What owners of databases have set does not stop loaders."""
+    connection = cluster.connect()
+    settings = OF_OWNERS + (TIMEOUTS if connection.info.server_version >= 170000 else ())
+    for database, name, text in settings:
+        query(connection, f"ALTER DATABASE {database} SET {name} = '{text}'")
+    connection.close()
+    cluster.crash()
+    cluster.start(**{"mixedcc.load_workers": 2, "mixedcc.stop_events": "on", "mixedcc.kill_at": "load-block:0:1"})
+    boss = cluster.connect()
+    wait_until(lambda: value(boss, WORKERS) > 0, 5)
+    must_come(lambda: value(boss, WORKERS) == 0, 120)
+    for database, name, _ in settings:
+        query(boss, f"ALTER DATABASE {database} RESET {name}")
+    for database in ("one", "two"):
+        session = cluster.connect(dbname=database)
+        loaded = [value(session, f"SELECT mixedcc.load('{table}')") for table in ("big", "small")]
+        equal(f"loaders: what owners of databases set does not stop them, {database}", loaded, [False, False])
+        session.close()
+    boss.close()
+    cluster.configure(**{"mixedcc.kill_at": ""})
+
+
 def test_loaders():
     cluster = begin()
     try:
@@ -258,6 +287,7 @@ def test_loaders():
         by_function(cluster, wanted)
         terminated(cluster, wanted)
         met(cluster, wanted)
+        owners(cluster, wanted)
         databases(cluster)
         too_large(cluster, wanted)
         wide(cluster, wanted)
