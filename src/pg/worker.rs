@@ -99,6 +99,8 @@ pub fn begin_in(database: Option<pg_sys::Oid>) {
                 pg_sys::GucSource::PGC_S_OVERRIDE,
             );
         }
+        // The owner of the database may have set `role`, or `session_authorization`.
+        pg_sys::SetUserIdAndSecContext(pg_sys::Oid::from(pg_sys::BOOTSTRAP_SUPERUSERID), 0);
     }
 }
 
@@ -106,6 +108,7 @@ pub fn begin_in(database: Option<pg_sys::Oid>) {
 /// of others, or end it (autovacuum.c does the same).
 const SETTINGS: &[(&CStr, &CStr)] = &[
     (c"search_path", c""),
+    (c"exit_on_error", c"off"),
     (c"lock_timeout", c"0"),
     #[cfg(any(feature = "pg17", feature = "pg18"))]
     (c"transaction_timeout", c"0"),

@@ -251,7 +251,7 @@ def wide(cluster, _):
 
 
 # What owners of databases may set for their sessions: the database, and a setting.
-OF_OWNERS = (("two", "default_transaction_read_only", "on"),)
+OF_OWNERS = (("one", "role", "keeper"), ("two", "session_authorization", "keeper"), ("two", "default_transaction_read_only", "on"))
 # From PostgreSQL 17 on. The first table of each takes longer.
 TIMEOUTS = (("one", "transaction_timeout", "200ms"), ("two", "transaction_timeout", "200ms"))
 
@@ -259,6 +259,7 @@ TIMEOUTS = (("one", "transaction_timeout", "200ms"), ("two", "transaction_timeou
 def owners(cluster, _):
     """What owners of databases have set does not stop loaders."""
     connection = cluster.connect()
+    query(connection, "CREATE ROLE keeper")
     settings = OF_OWNERS + (TIMEOUTS if connection.info.server_version >= 170000 else ())
     for database, name, text in settings:
         query(connection, f"ALTER DATABASE {database} SET {name} = '{text}'")
@@ -275,6 +276,7 @@ def owners(cluster, _):
         loaded = [value(session, f"SELECT mixedcc.load('{table}')") for table in ("big", "small")]
         equal(f"loaders: what owners of databases set does not stop them, {database}", loaded, [False, False])
         session.close()
+    query(boss, "DROP ROLE keeper")
     boss.close()
     cluster.configure(**{"mixedcc.kill_at": ""})
 
