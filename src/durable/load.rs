@@ -56,7 +56,7 @@ pub unsafe fn load(rel: pg_sys::Relation, indexed: bool) -> Result<&'static Tabl
     let files = unsafe { Files::of(rel) };
     match shmem::absent(files.key) {
         // Its journal was absorbed when that was found.
-        Some((Absence::TooLarge, need)) if free_bytes() < need => return Err(TooLarge { need }),
+        Some((Absence::TooLarge, need)) if !has_room(need) => return Err(TooLarge { need }),
         // Of a standby's nothing was absorbed.
         Some((Absence::TooLarge | Absence::Standby, _)) => {
             shmem::unregister(files.key);

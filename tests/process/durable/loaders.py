@@ -216,10 +216,10 @@ def too_large(cluster, wanted):
     connection.close()
 
 
-def refusals(connection, table):
-    """Two uses of a table: the MB that the error says it needs, and those that are free."""
+def refusals(connection, table, uses=2):
+    """Uses of a table: the MB that the error says it needs, and those that are free."""
     found = []
-    for _ in range(2):
+    for _ in range(uses):
         try:
             query(connection, f"SELECT count(*) FROM {table}")
             found.append(None)
@@ -248,6 +248,31 @@ def wide(cluster, _):
         equal(f"loaders: with more memory it is loaded, {table}", value(connection, f"SELECT count(*) FROM {table}"), rows)
     query(connection, "DROP TABLE wide, halves")
     connection.close()
+
+
+def fits_later(cluster, _):
+    """A table did not fit beside versions that an old snapshot kept, in a session that is idle
+    since. It is loaded when the snapshot has ended."""
+    connection = again(cluster, **{"mixedcc.memory": "512MB", "mixedcc.load_workers": 0})
+    for table, length in (("changed", 500), ("later", 1100)):
+        query(connection, f"CREATE TABLE {table} (k int PRIMARY KEY, t text) USING mixedcc")
+        query(connection, f"ALTER TABLE {table} ALTER t SET STORAGE external")
+        query(connection, f"INSERT INTO {table} SELECT i, repeat('x', {length}) FROM generate_series(1, 20000) i")
+    connection.close()
+    connection = again(cluster, **{"mixedcc.memory": "64MB"})
+    old, writer = cluster.connect(dbname="one"), cluster.connect(dbname="one")
+    query(old, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+    query(old, "SELECT count(*) FROM changed")
+    for n in range(3):
+        query(writer, f"UPDATE changed SET t = repeat('{n}', 500)")
+    found = refusals(connection, "later", 1)
+    check("loaders: a table does not fit beside what an old snapshot needs", None not in found, found)
+    query(old, "COMMIT")
+    found = refusals(connection, "later")
+    equal("loaders: it is loaded when that is needed no more", found, [None, None])
+    query(connection, "DROP TABLE changed, later")
+    for session in (old, writer, connection):
+        session.close()
 
 
 # What owners of databases may set for their sessions: the database, and a setting.
@@ -293,6 +318,7 @@ def test_loaders():
         databases(cluster)
         too_large(cluster, wanted)
         wide(cluster, wanted)
+        fits_later(cluster, wanted)
     finally:
         cluster.remove()
 
