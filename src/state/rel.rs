@@ -58,12 +58,13 @@ pub struct RelInfo {
 
 impl RelInfo {
     /// Is the table of a standby there, and of use? Any session may give it up, and no invalidation
-    /// tells of that.
+    /// tells of that. If it is there, the pin of the transaction keeps it.
     fn is_there(&self) -> bool {
         let standby = &shmem::engine().shared.standby;
         if self.era != standby.era() {
             return false;
         }
+        attach::pin_to_read(); // INV-TABLE
         let given_up = standby.given_up();
         if given_up == self.given_up.get() {
             return true;

@@ -11,7 +11,7 @@ use crate::pg::guc::STANDBY_INTERVAL_MS;
 use crate::pg::isolation;
 use crate::pg::local::Local;
 use crate::pg::wal;
-use crate::state::{rel, shmem, slots, xact};
+use crate::state::{rel, shmem, slots, stop, xact};
 use mixedcc_engine::csn::{Csn, SlotId};
 use mixedcc_engine::durable::standby::{Shown, Told, ASLEEP, BEFORE_MAX, TAKING};
 use mixedcc_engine::durable::wal::{Op, Stable};
@@ -504,10 +504,11 @@ unsafe fn catch_up(r: pg_sys::Relation, table: &'static Table, csn: Csn) {
     unsafe { rel::catch_up(r, table, csn) };
 }
 
-/// INV-READY, for a table that is about to be used.
+/// INV-READY, for a table that is about to be used. May sleep: the pin keeps the table, which
+/// others may give up meanwhile (INV-TABLE).
 ///
 /// # Safety
-/// An open relation of ours, and its table.
+/// An open relation of ours, and its table, which was found under the transaction's pin.
 pub unsafe fn make_ready(r: pg_sys::Relation, table: &'static Table) {
     let Some(live) = table.durable().map(|d| &d.live) else { return };
     let (e, slot) = (shmem::engine(), shmem::my_slot());
@@ -523,6 +524,7 @@ pub unsafe fn make_ready(r: pg_sys::Relation, table: &'static Table) {
     }
     let fixed = if xact::parallel::is_worker() { word.load(Ordering::SeqCst) } else { xact::fixed_snapshot() };
     let csn = if fixed != 0 { fixed } else { shown() };
+    stop::reach("standby-shown");
     if live.upto.load(Ordering::SeqCst) < csn {
         // SAFETY: `r` is open, and `table` its table (contract of this function).
         unsafe { catch_up(r, table, csn) };

@@ -132,19 +132,22 @@ pub unsafe extern "C-unwind" fn size(rel: pg_sys::Relation, fork: pg_sys::ForkNu
         // SAFETY: `rel` is open (tableam.h: relation_size).
         return unsafe { size_of_file(rel) };
     }
-    // SAFETY: `rel` is open (tableam.h: relation_size). To load rows changes no index, so the
-    // process may have pinned a page of one, as BRIN's functions have.
-    let table = unsafe {
-        match rel::known_table_of(rel) {
+    // INV-TABLE: the table of a standby may be given up without a lock of the relation.
+    // SAFETY: `rel` is open (tableam.h: relation_size).
+    let known = shmem::pinned(|| unsafe { rel::known_table_of(rel) }.map(blocks));
+    // SAFETY: as above. To load rows changes no index, so the process may have pinned a page of
+    // one, as BRIN's functions have.
+    let blocks = unsafe {
+        match known {
             None if may_load(rel) => match rel::table_if_it_fits(rel) {
-                Ok(table) => Some(table),
+                Ok(table) => blocks(table),
                 // As it was at the last VACUUM or ANALYZE.
                 Err(_) => return (*(*rel).rd_rel).relpages as u64 * pg_sys::BLCKSZ as u64,
             },
-            known => known,
+            known => known.unwrap_or(0),
         }
     };
-    table.map_or(0, |t| blocks(t) * pg_sys::BLCKSZ as u64)
+    blocks * pg_sys::BLCKSZ as u64
 }
 
 /// May the rows of a relation be loaded now? ANALYZE asks for the size first, and would take an

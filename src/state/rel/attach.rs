@@ -39,7 +39,8 @@ pub unsafe fn table_of(rel: pg_sys::Relation) -> &'static Table {
     // SAFETY: `rel` is open and of ours, and no page of an index is held (contract of this
     // function).
     unsafe {
-        let table = known_table_of(rel).unwrap_or_else(|| attach(rel));
+        let key = compat::storage_key(&compat::storage_of(rel));
+        let table = find_to_read(key).unwrap_or_else(|| attach(rel));
         if table.note.load(Ordering::Relaxed) != 0 {
             warn(rel, table);
         }
@@ -59,6 +60,26 @@ pub unsafe fn known_table_of(rel: pg_sys::Relation) -> Option<&'static Table> {
 /// The table of a storage, if it is of use.
 fn find(key: [u32; 4]) -> Option<&'static Table> {
     shmem::find(key).filter(|table| !standby::is_gone(table))
+}
+
+/// The same for a use of it. On a standby the pin of the transaction keeps it from now on
+/// (INV-TABLE): others may give it up, without a lock of the relation. If there is none, the
+/// transaction does not begin: its pin would keep what a load gives up.
+fn find_to_read(key: [u32; 4]) -> Option<&'static Table> {
+    if !standby::is_reader() {
+        return find(key);
+    }
+    let pin = shmem::Pinned::new();
+    let table = find(key)?;
+    pin_to_read();
+    pin.stays();
+    Some(table)
+}
+
+/// The transaction is pinned, although it may have no snapshot of ours yet.
+pub(super) fn pin_to_read() {
+    xact::txn();
+    xact::renew_pin();
 }
 
 /// Is this the table of a storage, and of use? It is only compared: it may be gone.
@@ -231,7 +252,7 @@ unsafe fn attach_locked(rel: pg_sys::Relation) -> Result<&'static Table, TooLarg
         let key = compat::storage_key(&compat::storage_of(rel));
         let lock = lock_storage(key, true);
         give_up(key);
-        let table = match find(key) {
+        let table = match find_to_read(key) {
             Some(table) => Ok(table),
             None if compat::is_permanent(rel) => load(rel),
             None => Ok(begin_empty(rel, key)),

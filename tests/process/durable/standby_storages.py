@@ -2,7 +2,7 @@
 """Storages that commits of a primary make, on a standby: TRUNCATE, rewrites, loads into new files,
 new tables. A snapshot shows all of such a commit, or none of it, or the table cannot be used by it.
 And tables of a database that was copied from another one, whose rows are of before a restart. And
-loads beside images that are replayed."""
+loads beside images that are replayed, and a table that is given up while a session waits."""
 
 import collections
 import random
@@ -323,7 +323,37 @@ def test_moved_while_loaded():
         loader.close()
 
 
-TESTS = (test_old_snapshots, test_waiting_commit, test_random, test_moved_while_loaded, test_copied_databases)
+def test_given_up_while_used():
+    """A session is about to use a table. The primary restarts, and another session frees it."""
+    query(Servers.boss, "DROP TABLE IF EXISTS used; CREATE TABLE used (id int PRIMARY KEY, w text) USING mixedcc")
+    query(Servers.boss, "INSERT INTO used SELECT i, repeat('u', 200) FROM generate_series(1, 1000) i")
+    come()
+    point = Point("standby-shown")
+    session, found = Servers.standby.connect(options=f"-c mixedcc.stop_events=on -c mixedcc.kill_at={point.setting}"), []
+    wanted, look = [(1000, 200_000)], "SELECT count(*), sum(length(w)) FROM used"
+    query(session, "SELECT 1")
+    equal("standby storages: a table in memory", ask(look), wanted)
+    thread = threading.Thread(target=lambda: found.extend(shown_to(session, look) for _ in range(9)))
+    thread.start()
+    try:
+        point.must_stand()
+        Servers.boss.close()
+        Servers.primary.control("restart", "-m", "fast")
+        Servers.boss = Servers.primary.connect()
+        come()
+        for n in range(200):  # other tables take the memory
+            query(Servers.boss, "UPDATE beside SET n = n")
+        come()
+    finally:
+        point.go()
+        thread.join(120)
+    good = [one for one in found if one in (wanted, "40001")]
+    check("standby storages: a table that was given up is not read", found == good and wanted in found, found)
+    session.close()
+
+
+TESTS = (test_old_snapshots, test_waiting_commit, test_random, test_moved_while_loaded, test_given_up_while_used,
+         test_copied_databases)
 # What is wrong, the check that finds it, and its test.
 FAULTS = (("birth_forgotten", "standby storages: and cannot use this one: TRUNCATE, COMMIT, not loaded", test_old_snapshots),
           ("birth_early", "standby storages: a snapshot shows no part of a commit that waits: a load", test_waiting_commit),
