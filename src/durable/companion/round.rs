@@ -23,6 +23,7 @@ use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::{Engine, Table};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
+use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -35,6 +36,13 @@ impl Spaces {
     /// An error may have left them wrong.
     pub fn forget(&mut self) {
         self.0.clear();
+    }
+
+    fn of(&mut self, table: &'static Table, durable: &'static Durable, busy: Busy) -> Result<&mut Space, Gone> {
+        Ok(match self.0.entry(table.id) {
+            Occupied(known) => known.into_mut(),
+            Vacant(new) => new.insert(space_of(table, durable, busy)?),
+        })
     }
 }
 
@@ -108,8 +116,7 @@ fn image_table(e: &Engine, spaces: &mut Spaces, table: &'static Table, redo: Lsn
     // INV-NEW: the flag of a table that is new or dropped stays.
     let Some(busy) = durable.words().begin_batch().filter(|_| durable.is_flagged()) else { return 0 };
     stop::reach("round-table");
-    let space = spaces.0.entry(table.id).or_insert_with(|| space_of(table, durable));
-    drop(busy);
+    let Ok(space) = spaces.of(table, durable, busy) else { return 0 };
     let mut flag = Flag(durable.take_flag().then_some(durable));
     let mut work = Work {
         e,
@@ -351,8 +358,12 @@ pub(super) fn warn_of_damage(key: [u32; 4], block: u32) {
     warning!("mixedcc: block {block} of file {} is damaged; its rows are in memory, and are written again", key[2]);
 }
 
-/// What the homes of a table's records say of the blocks of its file.
-fn space_of(table: &'static Table, durable: &'static Durable) -> Space {
+/// Records whose homes are looked at in one batch, for which a drop of the table waits.
+const LOOKED_AT: usize = 4096;
+
+/// What the homes of a table's records say of the blocks of its file. `busy`: a batch, in which it
+/// begins.
+fn space_of(table: &'static Table, durable: &'static Durable, busy: Busy) -> Result<Space, Gone> {
     let mut live = vec![Live::default(); buffers::blocks(table.key, Fork::Main) as usize];
     let mut add = |block: u32, bytes: usize| {
         if let Some(live) = live.get_mut(block as usize) {
@@ -360,22 +371,33 @@ fn space_of(table: &'static Table, durable: &'static Durable) -> Space {
             live.bytes = live.bytes.saturating_add(bytes as u16);
         }
     };
-    for n in 0..table.len() {
-        let Some(place) = durable.home(n).and_then(|home| home.get()) else { continue };
-        if place.long {
-            if !chain(table.key, place.block, |block| add(block, mixedcc_engine::durable::page::BODY)) {
-                durable.set_dirty(n);
+    let mut batch = Some(busy);
+    for first in (0..table.len()).step_by(LOOKED_AT) {
+        let _busy = match batch.take() {
+            Some(busy) => busy,
+            None => {
+                pgrx::check_for_interrupts!();
+                durable.words().begin_batch().ok_or(Gone)?
             }
-        } else {
-            // SAFETY: INV-RETIRE: the round is pinned.
-            let row = table.record(n).and_then(|r| unsafe { r.head().as_ref() });
-            let row = row.filter(|v| !v.is_tombstone()).map_or(0, |v| stored::packed_len(v.len as usize));
-            let payload = row.min(mixedcc_engine::durable::entry::PIECE);
-            add(place.block, mixedcc_engine::durable::entry::HEADER + payload);
+        };
+        stop::reach("round-space");
+        for n in first..table.len().min(first + LOOKED_AT as u64) {
+            let Some(place) = durable.home(n).and_then(|home| home.get()) else { continue };
+            if place.long {
+                if !chain(table.key, place.block, |block| add(block, mixedcc_engine::durable::page::BODY)) {
+                    durable.set_dirty(n);
+                }
+            } else {
+                // SAFETY: INV-RETIRE: the round is pinned.
+                let row = table.record(n).and_then(|r| unsafe { r.head().as_ref() });
+                let row = row.filter(|v| !v.is_tombstone()).map_or(0, |v| stored::packed_len(v.len as usize));
+                let payload = row.min(mixedcc_engine::durable::entry::PIECE);
+                add(place.block, mixedcc_engine::durable::entry::HEADER + payload);
+            }
         }
     }
     match Space::new(live) {
-        Ok(space) => space,
+        Ok(space) => Ok(space),
         Err(_) => error!("mixedcc companion: out of memory"),
     }
 }

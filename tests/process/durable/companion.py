@@ -193,6 +193,32 @@ def test_waited_for():
     connection.close()
 
 
+def set_stop(*settings):
+    boss = connect(DATABASE)
+    for name, to in settings:
+        query(boss, f"ALTER SYSTEM SET mixedcc.{name} = '{to}'" if to else f"ALTER SYSTEM RESET mixedcc.{name}")
+    reload(boss)
+    boss.close()
+
+
+def test_first_round():
+    """The first round of a table looks at all of its records, in parts: DROP TABLE waits for one of
+    these."""
+    connection, other = connect(DATABASE), connect("postgres")
+    query(connection, "CREATE TABLE many (id int) USING mixedcc WITH (autovacuum_enabled = off)")
+    query(connection, "INSERT INTO many SELECT generate_series(1, 100000)")
+    set_stop(("stop_events", "on"), ("kill_at", "round-space:0:200"))
+    thread = threading.Thread(target=lambda: query(other, "CHECKPOINT"))
+    thread.start()
+    must_come(lambda: shown(connection, "activity") == ("imaging",))
+    time.sleep(0.3)
+    soon("DROP TABLE in a first round", lambda: query(connection, "DROP TABLE many"), 2.5)
+    set_stop(("kill_at", ""), ("stop_events", ""))
+    thread.join()
+    connection.close()
+    other.close()
+
+
 def end():
     boss = connect(DATABASE)
     query(boss, "ALTER SYSTEM RESET mixedcc.image_rate")
@@ -226,4 +252,4 @@ def test_fault():
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--faults"]:
         main(test_fault, end)
-    main(test_view, test_round_of_one, test_commit, test_spread, test_waited_for, end)
+    main(test_view, test_round_of_one, test_commit, test_first_round, test_spread, test_waited_for, end)
