@@ -129,9 +129,8 @@ pub trait Platform {
         Outcome::Open
     }
     /// The number of pauses after which a validation gives up waiting for a commit with a smaller
-    /// CSN, and takes it for one that succeeds. So does a scan that waits for commits before it can
-    /// rely on ranges: it fails. Such a commit may wait for ours where no detector sees it, while
-    /// its caller commits elsewhere.
+    /// CSN, and takes it for one that succeeds. Such a commit may wait for ours where no detector
+    /// sees it, while its caller commits elsewhere.
     fn patience(&self) -> u32 {
         u32::MAX
     }

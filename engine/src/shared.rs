@@ -7,7 +7,7 @@ use crate::durable::progress::Progress;
 use crate::durable::rounds::Rounds;
 use crate::durable::standby::Standby;
 use crate::durable::window::{Gate, Window};
-use crate::error::{AbortReason, Error};
+use crate::error::Error;
 use crate::faults::{self, Fault};
 use crate::groups::Groups;
 use crate::lock::graph::Waiting;
@@ -401,9 +401,6 @@ impl Engine {
             let Some(commit) = s.commits.of_table(table) else { continue };
             let mut n = 0;
             while s.commits.is(commit) && !self.has_succeeded(p, i as SlotId) {
-                if n >= p.patience() {
-                    return Err(Error::Abort { reason: AbortReason::Phantom, table, partition: 0 });
-                }
                 p.pause(n)?;
                 n += 1;
             }

@@ -153,8 +153,7 @@ impl IndexRanges {
         self.dormancy.times_dormant()
     }
     /// Wakes up dormant ranges. When it returns, all writers register, as long as the caller holds
-    /// its present pin. Sleeps for commits under way that may write the table, and fails if one of
-    /// them lasts too long: writers register then, and the next scan waits anew.
+    /// its present pin. Sleeps for commits under way that may write the table.
     pub(crate) fn wake(&self, e: &Engine, slot: SlotId, p: &dyn Platform) -> Result<(), Error> {
         self.dormancy.wake(|| e.now(), || e.await_commits(p, slot, self.table().id))
     }
@@ -207,9 +206,9 @@ impl IndexRanges {
     /// use the new set after every commit that might not know it has ended. The old set stays as
     /// long as there are predicates on it.
     ///
-    /// Returns false if another rebuild is under way, if the set before the current one is still
-    /// needed, or if a commit under way lasts too long. Then the caller tries again after other
-    /// transactions have ended. Sleeps for commits under way, and may unwind.
+    /// Returns false if another rebuild is under way, or the set before the current one is still
+    /// needed. Then the caller tries again after other transactions have ended. Sleeps for commits
+    /// under way, and may unwind.
     pub fn rebuild(
         &'static self,
         e: &Engine,
@@ -234,10 +233,7 @@ impl IndexRanges {
             self.dormancy.begin(e.now());
         }
         if !faults::on(Fault::NoMediation) {
-            match e.await_commits(p, slot, self.table().id) {
-                Err(Error::Abort { .. }) => return Ok(false),
-                got => got?,
-            }
+            e.await_commits(p, slot, self.table().id)?;
         }
         std::mem::forget(upcoming);
         if !faults::on(Fault::BeginsBeforeItWaits) {
@@ -464,8 +460,8 @@ impl Table {
     /// `order` is 0 if keys compare as bytes, else the platform's identifier of their order.
     /// `boundaries` are the `n - 1` ascending boundaries of `n` ranges; those that do not ascend
     /// are left out. `list_size` is the number of registrations that each range remembers, rounded
-    /// up to a power of two. Sleeps for commits under way, and fails if one of them lasts too long.
-    /// May unwind. In both cases it can be called again.
+    /// up to a power of two. Sleeps for commits under way. May unwind, and can then be called
+    /// again.
     #[allow(clippy::too_many_arguments)]
     pub fn activate_ranges(
         &'static self,

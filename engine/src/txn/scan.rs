@@ -93,7 +93,8 @@ impl Txn {
             return Ok(Predicates::nothing().locked());
         }
         let snapshot = scan.snapshot.or(self.frozen_at());
-        self.wake_ranges(p, ranges)?;
+        self.hold();
+        ranges.wake(&self.e, self.slot, p)?;
         let set = ranges.current();
         let bounds = (scan.lo, scan.hi);
         let Some(extent) = Extent::of(p, ranges.order, set, bounds) else { return Ok(Predicates::nothing()) };
@@ -392,7 +393,8 @@ impl Txn {
         ranges: &'static IndexRanges,
         key: &[u8],
     ) -> Result<LookPosition, Error> {
-        self.wake_ranges(p, ranges)?;
+        self.hold();
+        ranges.wake(&self.e, self.slot, p)?;
         let set = ranges.current();
         let no = set.locate(p, ranges.order, key);
         let snapshot = self.frozen_at();
@@ -452,15 +454,6 @@ impl Txn {
     /// The predicates on whole partitions: no row may be inserted into these.
     pub fn partition_predicates(&self) -> impl Iterator<Item = Touch> + '_ {
         self.scans.partitions()
-    }
-
-    /// Holds on to ranges, and wakes them up if they are dormant.
-    fn wake_ranges(&mut self, p: &dyn Platform, ranges: &'static IndexRanges) -> Result<(), Error> {
-        self.hold();
-        ranges.wake(&self.e, self.slot, p).map_err(|e| match e {
-            Error::Abort { reason, .. } => self.fail(reason, Touch { table: ranges.table(), no: 0 }),
-            e => e,
-        })
     }
 
     /// From now on other slots do not end our pin: ranges that we hold on to stay (INV-HOLD).

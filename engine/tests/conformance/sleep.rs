@@ -5,7 +5,6 @@ use crate::spans::encode;
 use crate::steps::*;
 use crate::world::{PanicAt, World};
 use mixedcc_engine::checker::Recorder;
-use mixedcc_engine::error::AbortReason;
 use mixedcc_engine::faults::{self, Fault};
 use mixedcc_engine::open::Seen;
 use mixedcc_engine::primitive::Ordering;
@@ -106,50 +105,6 @@ fn put_to_sleep(w: &World, writer: &mut Client) {
         write(writer, 4, true, 0);
     }
     assert!([0, 1].iter().all(|&i| ranges(w, i).is_dormant()));
-}
-
-/// A commit that stays under way, as where its caller commits elsewhere meanwhile, may wait for the
-/// scan there.
-#[test]
-fn a_scan_waits_only_some_time_for_a_commit_under_way() {
-    let w = World::new(&[ProtocolSet::of(Protocol::Occ)], Policy::Wait, 4);
-    let r = Recorder::new();
-    let (mut reader, mut writer) = (session(&w, &r, 0), session(&w, &r, 1));
-    let commits = |writer: &mut Client| {
-        writer.begin(Serializable);
-        assert_eq!(writer.update(0, false), Ok(true));
-        writer.t.prepare(&writer.p, &|_, _| {}).expect("a write");
-    };
-    let first_scan = |reader: &mut Client| {
-        reader.begin(Serializable);
-        let scanned = begin_scan(reader, 0, Included(0), Included(1), OpenEnd::No);
-        reader.abort();
-        scanned.map(|_| ())
-    };
-    reader.p.patience.set(50);
-    commits(&mut writer);
-    reader.begin(Serializable);
-    failed_with(w.activate(&reader.p, 0, 0, &[3], 16), AbortReason::Phantom);
-    reader.abort();
-    assert!(w.index_ranges(0).is_none());
-    writer.t.publish(&writer.p);
-    for i in [0, 1] {
-        w.activate(&reader.p, 0, i, &[3], 16).expect("nobody commits");
-    }
-    commits(&mut writer);
-    assert_eq!(w.rebuild(&reader.p, 0, 0, &[2], 16), Ok(false));
-    assert!(!ranges(&w, 0).is_mediated());
-    assert_eq!(first_scan(&mut reader), Ok(()), "they are in use");
-    writer.t.publish(&writer.p);
-    assert_eq!(w.rebuild(&reader.p, 0, 0, &[2], 16), Ok(true));
-    put_to_sleep(&w, &mut writer);
-    commits(&mut writer);
-    for _ in 0..2 {
-        failed_with(first_scan(&mut reader), AbortReason::Phantom);
-        assert!(!ranges(&w, 0).is_dormant(), "writers register");
-    }
-    writer.t.publish(&writer.p);
-    assert_eq!(first_scan(&mut reader), Ok(()));
 }
 
 #[test]

@@ -91,8 +91,6 @@ pub struct Jitter {
     pub hurries: Cell<bool>,
     /// The step of its last short wait.
     pub paused: Cell<u32>,
-    /// See [`Platform::patience`].
-    pub patience: Cell<u32>,
 }
 
 /// Where a platform call unwinds.
@@ -119,7 +117,6 @@ impl Jitter {
             sleeps: RefCell::default(),
             hurries: Cell::new(false),
             paused: Cell::new(0),
-            patience: Cell::new(u32::MAX),
         }
     }
     fn panic_if(&self, at: PanicAt) {
@@ -169,9 +166,6 @@ impl Platform for Jitter {
         self.panic_if(PanicAt::Pause);
         self.paused.set(n);
         self.threads.pause(n)
-    }
-    fn patience(&self) -> u32 {
-        self.patience.get()
     }
     fn lock_tag(&self) -> u32 {
         self.threads.lock_tag()

@@ -4,11 +4,10 @@ use super::rows::{Row, Rows};
 use crate::access::altered;
 use crate::keys::codec::{self, Codec};
 use crate::pg::guc;
-use crate::state::errors::{ok, raise};
+use crate::state::errors::ok;
 use crate::state::platform::PG;
 use crate::state::rel::RelInfo;
 use crate::state::xact;
-use mixedcc_engine::protocol::Touch;
 use mixedcc_engine::range::IndexRanges;
 use mixedcc_engine::{Error, RecordRef};
 use pgrx::pg_sys;
@@ -57,8 +56,7 @@ pub unsafe fn of_index(rel: pg_sys::Relation, info: &RelInfo, index: pg_sys::Rel
         match info.table.activate_ranges(&t.e, t.slot, &PG, name, codec.order, &keys, list_size) {
             Ok(ranges) => Some(Ranged { ranges, codec }),
             Err(Error::OutOfMemory) => None,
-            Err(Error::Abort { reason, .. }) => raise(t.fail(reason, Touch { table: info.table, no: 0 })),
-            Err(e) => raise(e),
+            Err(e) => crate::state::errors::raise(e),
         }
     }
 }
@@ -150,7 +148,7 @@ unsafe fn rebuild(
     let t = xact::txn();
     match ranges.rebuild(&t.e, t.slot, &PG, &keys, guc::RANGE_LIST_SIZE.get() as u32) {
         Ok(_) | Err(Error::OutOfMemory) => {} // the old ranges go on
-        Err(e) => raise(e),
+        Err(e) => crate::state::errors::raise(e),
     }
 }
 
