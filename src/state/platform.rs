@@ -244,7 +244,9 @@ fn nap(n: u32) -> Napped {
         pg_sys::WaitLatch(pg_sys::MyLatch, events, ms, shown);
         pg_sys::ResetLatch(pg_sys::MyLatch);
         pgrx::check_for_interrupts!();
-        if looked.elapsed().as_millis() < pg_sys::DeadlockTimeout as u128 {
+        // A newcomer that may pass after some time does so before its own limit ends the wait.
+        let some_time = Duration::from_millis(pg_sys::DeadlockTimeout as u64);
+        if looked.elapsed() < limit.map_or(some_time, |l| some_time.min(l / 2)) {
             return Napped::Short;
         }
         NAPS.set(Some((began, Instant::now())));
