@@ -48,6 +48,19 @@ def only_validates(protocol):
     return not any(has(protocol, f"locks_{what}") for what in ("partitions", "reads", "writes", "ranges"))
 
 
+def relies_alike(one, other):
+    """Do both rely on nothing but what is compared at the commit? Then one replaces the other in a
+    single step (`ProtocolSet::relies_alike`)."""
+    return one != other and only_validates(one) and only_validates(other)
+
+
+def first_step(old, new):
+    """Of a switch: the protocols in use, and the step, as views show them."""
+    if relies_alike(old, new):
+        return new, "degrade"
+    return "+".join(p for p in ALL if p in (old, new)), "upgrade"
+
+
 def having(capability):
     """The protocols that have it."""
     return tuple(name for name in ALL if has(name, capability))

@@ -492,3 +492,9 @@ COMMENT ON COLUMN mixedcc.partitions.protocol IS 'protocol in use: partcc, occ, 
 
 ALTER FUNCTION mixedcc.await_switches(regclass, interval) SET search_path = pg_catalog, pg_temp;
 ALTER FUNCTION mixedcc.annotation_hints(regclass, text[]) SET search_path = pg_catalog, pg_temp;
+
+-- A switch between occ and mocc has one step.
+COMMENT ON COLUMN mixedcc.switches.step IS 'asked, upgrade (both protocols are in use, transactions of the old one may run), degrade (the new one is, transactions of before may run), or stop all';
+COMMENT ON COLUMN mixedcc.switches.step_at IS 'when its step began';
+COMMENT ON COLUMN mixedcc.switch_history.new IS 'protocol after; the same if the switch was taken back in its first step';
+COMMENT ON COLUMN mixedcc.switch_history.upgrade_ms IS 'duration of its first step, milliseconds; near 0 between occ and mocc, which have one step';

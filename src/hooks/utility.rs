@@ -659,7 +659,8 @@ unsafe extern "C-unwind" fn object_access(
 }
 
 /// The attributes of a composite type change, which may be the type of a column of a partition key:
-/// it may lose its functions, or get some. All sessions parse the keys of our tables anew.
+/// it may lose its functions, or get some. All sessions parse the keys of our tables anew. A table
+/// without options has one partition.
 fn parse_keys_anew() {
     let Some(am) = our_am() else { return };
     let mut tables = Vec::new();
@@ -670,7 +671,8 @@ fn parse_keys_anew() {
     });
     // SAFETY: of a relation that exists, by the same cache of catalogs.
     let forget = |oid| unsafe { pg_sys::CacheInvalidateRelcacheByRelid(oid) };
-    tables.into_iter().filter(|oid| class(*oid).is_some()).for_each(forget);
+    let may = |oid: &Oid| class(*oid).is_some() && options::label_of(options::relation(*oid)).is_some();
+    tables.into_iter().filter(may).for_each(forget);
 }
 
 /// An index of a table is dropped, perhaps with the table, or a column of it.

@@ -15,10 +15,10 @@
 //! locks are released. Protocols that it has followed in a partition it follows to its end;
 //! protocols that it meets there later are added.
 //!
-//! **INV-STEP**: A partition's set is replaced only in one of three cases. All transactions from
-//! before it was stored are over. Or the new set has a protocol that all running transactions
-//! follow: the old one, while the upgrade is not complete. Or the new set relies on the same as all
-//! running transactions: it is one of two protocols that do so, in the switch between them.
+//! **INV-STEP**: A partition's set is replaced only when all transactions from before it was stored
+//! are over, or by one that has, or relies alike with, a protocol that they follow. The first of
+//! these two is the old protocol, while the upgrade is not complete. The second is one of two
+//! protocols that rely on the same, in the switch between them.
 
 #[cfg(all(test, not(loom)))]
 mod ends_tests;

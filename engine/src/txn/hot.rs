@@ -77,8 +77,8 @@ impl Txn {
             Ok(()) => heat.lower(r.no, self.hot.roll()),
             Err(Error::WouldBlock) => {
                 heat.raise(r.no, self.hot.roll());
-                // A read of a row whose key this transaction has locked does not wait: the row's
-                // writer may want the key, and two transactions that want more of one lock are a circle.
+                // A read of a row whose key this transaction has locked does not wait. The row's
+                // writer may want the key, and then both would wait for each other.
                 let locks_key = read && r.rec.lock.held_by(self.slot).is_some();
                 if r.partition().policy() == Policy::Wait && !locks_key && !self.tries_once(r) {
                     return self.wait_hot(p, r, mode, read);

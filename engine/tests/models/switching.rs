@@ -50,6 +50,9 @@ const LATE: Plan = Plan { requests: &[(Step::Settled, TwoPhase), (Step::Degradin
 const ALIKE: Plan = Plan { requests: &[(Step::Settled, Mocc), (Step::Degrading, Occ)], ..PLAIN };
 /// The same, with a third protocol in place of that.
 const ALIKE_THEN: Plan = Plan { requests: &[(Step::Settled, Mocc), (Step::Degrading, TwoPhase)], ..PLAIN };
+/// Taken back, and then a third one.
+const ALIKE_BACK_THEN: Plan =
+    Plan { requests: &[(Step::Settled, Mocc), (Step::Degrading, Occ), (Step::Degrading, TwoPhase)], ..PLAIN };
 
 /// The switch, the slots' epochs, and what runs: each slot shows the set that it follows.
 struct Switching {
@@ -236,6 +239,11 @@ fn it_cannot_be_taken_back_at_once() {
 fn one_step_between_two_that_rely_on_the_same() {
     holds(None, || switching(ALIKE));
     holds(None, || switching(ALIKE_THEN));
+    holds(None, || switching(ALIKE_BACK_THEN));
+}
+#[test]
+fn the_next_switch_waits_for_those_of_before_one_that_was_taken_back() {
+    assert!(breaks(Some(Fault::StepsDoNotWait), || switching(ALIKE_BACK_THEN)));
 }
 #[test]
 fn one_step_between_others_is_too_few() {

@@ -112,7 +112,7 @@ COMMENT ON COLUMN mixedcc.switches.partition IS 'number of the partition';
 COMMENT ON COLUMN mixedcc.switches.protocol IS 'protocol in use';
 COMMENT ON COLUMN mixedcc.switches.old IS 'protocol before the switch';
 COMMENT ON COLUMN mixedcc.switches.new IS 'protocol that is wanted; another than the one that the step leads to, if it was asked for later';
-COMMENT ON COLUMN mixedcc.switches.step IS 'asked, upgrade (both protocols are in use, transactions of the old one may run), degrade (the new one is, transactions of both may run), or stop all';
+COMMENT ON COLUMN mixedcc.switches.step IS 'asked, upgrade (both protocols are in use, transactions of the old one may run), degrade (the new one is, transactions of before may run), or stop all';
 COMMENT ON COLUMN mixedcc.switches.why IS 'asked: by mixedcc.set_protocol; chosen, tried, or taken back: by the coordinator';
 COMMENT ON COLUMN mixedcc.switches.asked_by IS 'role that asked for it; coordinator: nobody did';
 COMMENT ON COLUMN mixedcc.switches.asked_at IS 'time of the last request for this partition';
@@ -140,13 +140,13 @@ COMMENT ON COLUMN mixedcc.switch_history.number IS 'number of the switch in the 
 COMMENT ON COLUMN mixedcc.switch_history."table" IS 'the table; null if it was dropped or rewritten since';
 COMMENT ON COLUMN mixedcc.switch_history.partition IS 'number of the partition';
 COMMENT ON COLUMN mixedcc.switch_history.old IS 'protocol before';
-COMMENT ON COLUMN mixedcc.switch_history.new IS 'protocol after; the same if the switch was taken back before its upgrade was complete';
+COMMENT ON COLUMN mixedcc.switch_history.new IS 'protocol after; the same if the switch was taken back in its first step';
 COMMENT ON COLUMN mixedcc.switch_history.why IS 'asked: by mixedcc.set_protocol; at once: by it, with the table locked; chosen, tried, or taken back: by the coordinator';
 COMMENT ON COLUMN mixedcc.switch_history.asked_by IS 'role that asked for it; coordinator: nobody did';
 COMMENT ON COLUMN mixedcc.switch_history.asked_at IS 'when it was asked for';
 COMMENT ON COLUMN mixedcc.switch_history.began_at IS 'when it began';
 COMMENT ON COLUMN mixedcc.switch_history.ended_at IS 'when it was complete';
-COMMENT ON COLUMN mixedcc.switch_history.upgrade_ms IS 'duration of its first step, milliseconds';
+COMMENT ON COLUMN mixedcc.switch_history.upgrade_ms IS 'duration of its first step, milliseconds; near 0 between occ and mocc, which have one step';
 COMMENT ON COLUMN mixedcc.switch_history.degrade_ms IS 'duration of its second step, milliseconds';
 COMMENT ON COLUMN mixedcc.switch_history.name IS 'name that the table had then: database.schema.table';
 

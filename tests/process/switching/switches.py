@@ -50,8 +50,14 @@ def settled(table="t", limit=10):
     return value(BOSS, "SELECT mixedcc.await_switches(%s::regclass, %s * interval '1 s')", (table, limit))
 
 
-def mix(a, b):
-    return "+".join(p for p in protocols.ALL if p in (a, b))
+def mix(old, new):
+    """The protocols in use when a switch has made its first step."""
+    return protocols.first_step(old, new)[0]
+
+
+def first(old, new):
+    """The name of that step."""
+    return protocols.first_step(old, new)[1]
 
 
 def holder(table, level="SERIALIZABLE"):
