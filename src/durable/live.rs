@@ -90,7 +90,7 @@ pub unsafe fn load(rel: pg_sys::Relation) -> Result<&'static Table, TooLarge> {
     // SAFETY: the contract of this function.
     let read = || unsafe { read(rel) };
     let again = |x| if room::has_room(free + 1) { read() } else { Err(x) };
-    read().or_else(again).map_err(|_| room::too_large(&files, indexes, free))
+    read().or_else(again).map_err(|_| room::too_large(&files, indexes))
 }
 
 /// Reads the files, and registers the table.
@@ -730,7 +730,11 @@ impl Source {
             return Ok(());
         }
         match self.counts(&found) {
-            Some(Some(csn)) => self.put(&Found { csn, ..found }),
+            Some(Some(csn)) => {
+                // As in `put_beyond`.
+                self.live().low.fetch_max(self.low, Ordering::SeqCst);
+                self.put(&Found { csn, ..found })
+            }
             _ => Ok(()),
         }
     }
@@ -838,7 +842,8 @@ impl Source {
     /// Puts a row or tombstone in that counts at `csn`. Versions of before it may be in no file any
     /// more: no snapshot below it can use the table, also if the look at the files fails later.
     fn put_beyond(&mut self, found: Found, csn: Csn) -> Result<(), OutOfMemory> {
-        self.live().low.fetch_max(found.csn, Ordering::SeqCst);
+        // Also what a stamp says by now: if the look fails later, the next one passes over the row.
+        self.live().low.fetch_max(found.csn.max(self.low), Ordering::SeqCst);
         self.put(&Found { csn, ..found })
     }
 

@@ -143,7 +143,6 @@ impl Load {
         self.move_clock(&merged);
         loads::mine().enter(Phase::Memory, self.blocks());
         self.make_room(&merged).map_err(Failed::TooLarge)?;
-        let free = free_bytes();
         self.e.pin(self.slot);
         loads::mine().enter(Phase::Rows, self.blocks());
         let filled = self.fill(&merged, indexed);
@@ -152,8 +151,12 @@ impl Load {
         let table = match (came, self.table.take()) {
             (Came::In, Some(table)) => table.done(),
             (Came::Again, _) => return Err(Failed::Again),
-            // So much was free, and not enough.
-            _ => return Err(Failed::TooLarge(TooLarge { need: self.need(&merged).max(free + 1) })),
+            (_, table) => {
+                // Its memory is free before what is left is looked at. That was not enough, whoever
+                // has taken the rest meanwhile.
+                drop(table);
+                return Err(Failed::TooLarge(TooLarge { need: self.need(&merged).max(free_bytes() + 1) }));
+            }
         };
         if self.absorbed.replayed {
             // So autovacuum comes for the entries that indexes may have of dead numbers.

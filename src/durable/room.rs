@@ -92,9 +92,10 @@ pub fn make_room(files: &Files, indexes: u64) -> Result<(), TooLarge> {
     Err(TooLarge { need })
 }
 
-/// A load on a standby has found no memory, where so much was free before.
-pub fn too_large(files: &Files, indexes: u64, free: u64) -> TooLarge {
-    let need = count(files, indexes).max(free + 1);
+/// A load on a standby has found no memory, and has freed what it had taken. What is free now is
+/// not enough, whoever has taken the rest meanwhile.
+pub fn too_large(files: &Files, indexes: u64) -> TooLarge {
+    let need = count(files, indexes).max(free_bytes() + 1);
     note_absent(files, need, state_of(files, indexes));
     TooLarge { need }
 }

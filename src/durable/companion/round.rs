@@ -358,7 +358,8 @@ pub(super) fn warn_of_damage(key: [u32; 4], block: u32) {
     warning!("mixedcc: block {block} of file {} is damaged; its rows are in memory, and are written again", key[2]);
 }
 
-/// Records whose homes are looked at in one batch, for which a drop of the table waits.
+/// Records whose homes are looked at in one batch, and blocks of long rows that are read. A drop of
+/// the table waits for the batch.
 const LOOKED_AT: usize = 4096;
 
 /// What the homes of a table's records say of the blocks of its file. `busy`: a batch, in which it
@@ -372,7 +373,8 @@ fn space_of(table: &'static Table, durable: &'static Durable, busy: Busy) -> Res
         }
     };
     let mut batch = Some(busy);
-    for first in (0..table.len()).step_by(LOOKED_AT) {
+    let mut next = 0;
+    while next < table.len() {
         let _busy = match batch.take() {
             Some(busy) => busy,
             None => {
@@ -381,10 +383,17 @@ fn space_of(table: &'static Table, durable: &'static Durable, busy: Busy) -> Res
             }
         };
         stop::reach("round-space");
-        for n in first..table.len().min(first + LOOKED_AT as u64) {
+        let mut looked = 0;
+        while looked < LOOKED_AT && next < table.len() {
+            let n = next;
+            (next, looked) = (next + 1, looked + 1);
             let Some(place) = durable.home(n).and_then(|home| home.get()) else { continue };
             if place.long {
-                if !chain(table.key, place.block, |block| add(block, mixedcc_engine::durable::page::BODY)) {
+                let read = |block| {
+                    looked += 1;
+                    add(block, mixedcc_engine::durable::page::BODY);
+                };
+                if !chain(table.key, place.block, read) {
                     durable.set_dirty(n);
                 }
             } else {
