@@ -152,8 +152,8 @@ impl Load {
             (Came::In, Some(table)) => table.done(),
             (Came::Again, _) => return Err(Failed::Again),
             (_, table) => {
-                // Its memory is free before what is left is looked at. That was not enough, whoever
-                // has taken the rest meanwhile.
+                // Its memory is freed first. What is free then was not enough: other processes may
+                // have taken the rest meanwhile.
                 drop(table);
                 return Err(Failed::TooLarge(TooLarge { need: self.need(&merged).max(free_bytes() + 1) }));
             }

@@ -658,23 +658,6 @@ unsafe extern "C-unwind" fn object_access(
     }
 }
 
-/// The attributes of a composite type change, which may be the type of a column of a partition key:
-/// it may lose its functions, or get some. All sessions parse the keys of our tables anew. A table
-/// without options has one partition.
-fn parse_keys_anew() {
-    let Some(am) = our_am() else { return };
-    let mut tables = Vec::new();
-    each_class(|form| {
-        if form.relam == am {
-            tables.push(form.oid);
-        }
-    });
-    // SAFETY: of a relation that exists, by the same cache of catalogs.
-    let forget = |oid| unsafe { pg_sys::CacheInvalidateRelcacheByRelid(oid) };
-    let may = |oid: &Oid| class(*oid).is_some() && options::label_of(options::relation(*oid)).is_some();
-    tables.into_iter().filter(may).for_each(forget);
-}
-
 /// An index of a table is dropped, perhaps with the table, or a column of it.
 fn note_dropped(table: Oid) {
     let note = (LEVEL.get(), table);
@@ -705,7 +688,6 @@ unsafe extern "C-unwind" fn relation_access(
                 // SAFETY: catalog look-up: any OID is answered, as it may be missing.
                 note_dropped(pg_sys::IndexGetRelation(object, true))
             }
-            Some(c) if sub != 0 && c.kind == pg_sys::RELKIND_COMPOSITE_TYPE => parse_keys_anew(),
             // It may be of the partition key.
             _ if sub != 0 => note_dropped(object),
             _ => {

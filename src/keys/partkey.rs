@@ -141,9 +141,28 @@ fn is_polymorphic(t: Oid) -> bool {
     unsafe { pg_sys::get_typtype(t) == pg_sys::TYPTYPE_PSEUDO as core::ffi::c_char }
 }
 
+/// Is the type made of no composite type? The attributes of such a type may change while it is that
+/// of a column. Then its values have other hashes and another order, or none, and sessions learn
+/// that at different times.
+pub fn is_fixed(typid: Oid) -> bool {
+    // SAFETY: catalog look-ups: any OID is answered.
+    unsafe {
+        let typid = pg_sys::getBaseType(typid);
+        let element = pg_sys::get_element_type(typid);
+        if element != pg_sys::InvalidOid {
+            return is_fixed(element);
+        }
+        match pg_sys::get_typtype(typid) as u8 {
+            pg_sys::TYPTYPE_COMPOSITE | pg_sys::TYPTYPE_PSEUDO => false,
+            pg_sys::TYPTYPE_RANGE => is_fixed(pg_sys::get_range_subtype(typid)),
+            pg_sys::TYPTYPE_MULTIRANGE => is_fixed(pg_sys::get_multirange_range(typid)),
+            _ => true,
+        }
+    }
+}
+
 impl Column {
-    /// A column by its number. `None` if it was dropped, or is of a type that has lost the function
-    /// of the flags: a composite type loses its own when it gets an attribute of a type without it.
+    /// A column by its number. `None` if it was dropped, or its type has no function of the flags.
     ///
     /// # Safety
     /// The descriptor of an open relation.
@@ -173,13 +192,13 @@ impl Column {
         }
     }
 
-    /// Has the type the function of these flags, which `lookup_type_cache` was called with? (The
-    /// address stays where the type has lost the function.)
+    /// Has the type the function of these flags, which `lookup_type_cache` was called with, and is
+    /// it one that keeps it?
     fn has_function(&self, flags: u32) -> bool {
         // SAFETY: entries of the type cache are never freed.
         let cache = unsafe { &*self.cache };
         let function = if flags == CMP_FLAGS { &cache.cmp_proc_finfo } else { &cache.hash_extended_proc_finfo };
-        function.fn_oid != pg_sys::InvalidOid
+        function.fn_oid != pg_sys::InvalidOid && is_fixed(self.typid)
     }
 
     #[inline]
@@ -191,8 +210,7 @@ impl Column {
             return mix(i.value(d) as u64);
         }
         // SAFETY: `d` is a value of the column, not NULL: contract of `partition` and
-        // `partition_of_key`. `new` has seen that the type has the function. Where it has lost that
-        // since, the address stays.
+        // `partition_of_key`. The type has the function: `new` has seen that, and it keeps it.
         unsafe {
             let f = &raw mut (*self.cache).hash_extended_proc_finfo;
             error.call(f, self.collation, d, Datum::from(0usize)).value() as u64

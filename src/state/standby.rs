@@ -514,8 +514,8 @@ pub unsafe fn make_ready(r: pg_sys::Relation, table: &'static Table) {
     let (e, slot) = (shmem::engine(), shmem::my_slot());
     let word = &e.slots[slot as usize].shows;
     if live.era.load(Ordering::SeqCst) == 0 || !compat::in_recovery() {
-        // Its snapshot is of the time before the end of the recovery, or the table is: it was loaded
-        // meanwhile, and nobody follows to what was replayed in the end.
+        // Its snapshot is of the time before the end of the recovery. Or the table is: it was
+        // loaded meanwhile, and no process follows to what was replayed in the end.
         if word.load(Ordering::SeqCst) != 0 || is_gone(table) {
             refuse_old();
         }

@@ -2,7 +2,7 @@
 
 use super::{Method, Options, BUILT_IN_POLICY, BUILT_IN_PROTOCOL};
 use crate::access::tuple;
-use crate::keys::partkey::PartKey;
+use crate::keys::partkey::{self, PartKey};
 use crate::pg::attempt::attempt;
 use crate::pg::errors::complain;
 use crate::pg::owner::as_owner;
@@ -15,7 +15,7 @@ use mixedcc_engine::partition::{Partition, PartitionMap, Tuning};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::{Version, REC_USED};
 use mixedcc_engine::{Policy, Protocol, ProtocolSet, RecordRef, Table};
-use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::pg_sys::panic::{CaughtError, ErrorReport};
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use std::ptr::NonNull;
@@ -302,20 +302,26 @@ unsafe fn wanted(rel: pg_sys::Relation, o: &Options) -> Wanted {
 
 /// The same, for a table that has its options, and perhaps rows: what these cannot be any more is
 /// one partition, with a warning. Commands that know nothing of options change the types of a key,
-/// or drop its columns with them. The rows stay reachable.
+/// or drop its columns with them. The rows stay reachable. `first`: others will use the table as it
+/// is made now, whether this transaction commits or not.
 ///
 /// # Safety
 /// An open relation.
-unsafe fn wanted_if_it_fits(rel: pg_sys::Relation, o: &Options) -> Wanted {
+unsafe fn wanted_if_it_fits(rel: pg_sys::Relation, o: &Options, first: bool) -> Wanted {
     // SAFETY: `rel` is open (contract of this function).
     match unsafe { attempt(|| wanted(rel, o)) } {
         Ok(wanted) => wanted,
+        // This transaction may have changed the definition, and may be undone: it has an id.
+        // SAFETY: a variable of this process.
+        Err(why) if unsafe { first && pg_sys::GetTopTransactionIdIfAny() != pg_sys::InvalidTransactionId } => {
+            CaughtError::PostgresError(*why).rethrow()
+        }
         Err(why) => {
             // SAFETY: as above.
             let name = text::shown(&unsafe { name_of(rel) });
             let message = format!("mixedcc table \"{name}\" gets one partition: its options do not fit it any more");
             ErrorReport::new(why.sql_error_code(), message, "mixedcc")
-                .set_detail(why.message().to_owned())
+                .set_detail(text::shown(why.message()))
                 .set_hint("Use ALTER TABLE ... SET or RESET (mixedcc.partition_by, mixedcc.bounds).")
                 .report(PgLogLevel::WARNING);
             base(o, 1, Vec::new())
@@ -337,7 +343,7 @@ pub fn can_hash(typid: Oid) -> bool {
     // as the process.
     unsafe {
         let cache = pg_sys::lookup_type_cache(typid, (pg_sys::TYPECACHE_HASH_EXTENDED_PROC) as i32);
-        (*cache).hash_extended_proc != pg_sys::InvalidOid
+        (*cache).hash_extended_proc != pg_sys::InvalidOid && partkey::is_fixed(typid)
     }
 }
 
@@ -393,7 +399,10 @@ unsafe fn bring_in_line(rel: pg_sys::Relation, apply: Apply) {
     // transaction is in the middle, and other backends forget what they know of the map.
     unsafe {
         let relid = (*rel).rd_id;
-        let wanted = if apply.lenient { wanted_if_it_fits } else { wanted };
+        let wanted = |rel, o: &Options| match apply.lenient {
+            true => wanted_if_it_fits(rel, o, false),
+            false => wanted(rel, o),
+        };
         let w = wanted(rel, &Options::of(relid));
         let map = rel::info(rel).table.map();
         let other = map.partitions().iter().any(|p| {
@@ -558,6 +567,6 @@ fn count(r: RecordRef, map: &PartitionMap, part: u16) {
 /// An open relation.
 pub unsafe fn initial_map(rel: pg_sys::Relation) -> NonNull<PartitionMap> {
     // SAFETY: `rel` is open (contract of this function).
-    let wanted = unsafe { as_owner(rel, || wanted_if_it_fits(rel, &Options::of((*rel).rd_id))) };
+    let wanted = unsafe { as_owner(rel, || wanted_if_it_fits(rel, &Options::of((*rel).rd_id), true)) };
     new_map(&wanted, 0).done()
 }

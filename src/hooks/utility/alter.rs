@@ -149,7 +149,7 @@ fn follow(oid: Oid, before: &[Before], mut apply: Apply) {
             }
             // What a command breaks is its error; what was broken before does not keep it from
             // running.
-            apply.lenient = old.is_some_and(|b| !b.fitted);
+            apply.lenient = old.is_none_or(|b| !b.fitted);
             options::sync(oid, apply);
             if let Some(table) = replaced {
                 options::inherit(oid, table.map());
@@ -250,7 +250,7 @@ pub fn table(call: Call) {
     let wishes = hold(wishes(s));
     // Wrong values are found before anything is done.
     change(&mut Options::default(), wishes);
-    let (rv, of_type) = (s.relation, s.objtype == OBJECT_TYPE);
+    let rv = s.relation;
     let (call, locked) = if wishes.is_empty() { (call, None) } else { prepare(call) };
     if !wishes.is_empty() && locked.is_none() {
         return;
@@ -266,9 +266,6 @@ pub fn table(call: Call) {
     call.run();
     altered::end();
     relation::expect_conversion(None);
-    if of_type {
-        super::parse_keys_anew();
-    }
     let Some(oid) = found.or_else(|| relid(rv)) else {
         return;
     };

@@ -83,6 +83,13 @@ impl PartKey {
 fn unfit(typid: Oid, what: &str, hint: &str) -> ! {
     // SAFETY: a catalog look-up: any OID is answered, by a C string.
     let name = unsafe { crate::pg::text::read(pg_sys::format_type_be(typid)) };
+    if !super::is_fixed(typid) {
+        complain(
+            PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
+            &format!("a partition key of type {name} is not supported"),
+            "The attributes of a composite type may change. Choose another column with mixedcc.partition_by.",
+        )
+    }
     complain(
         PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT,
         &format!("a partition key of type {name} cannot be {what}"),
@@ -97,7 +104,12 @@ fn input(typid: Oid, texts: &[String]) -> Vec<Datum> {
     // abort if an ERROR unwinds.
     unsafe {
         let nest = pg_sys::NewGUCNestLevel();
-        for (name, value) in [(c"datestyle", c"ISO, MDY"), (c"intervalstyle", c"postgres"), (c"timezone", c"UTC")] {
+        for (name, value) in [
+            (c"datestyle", c"ISO, MDY"),
+            (c"intervalstyle", c"postgres"),
+            (c"timezone", c"UTC"),
+            (c"array_nulls", c"on"),
+        ] {
             set_on_level(name, value);
         }
         let (mut function, mut param) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
