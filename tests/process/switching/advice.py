@@ -169,18 +169,19 @@ def test_advice_protocols():
     said = advice_of("t")
     check("advice: several partitions are advised for one with conflicts", "mixedcc.partitions = 16" in said.get("partitions", ""), said)
     check("advice: where nothing is lost they save nothing", "saves at most 0 %" in said["partitions"], said)
-    # Two sessions write one row. The second one sleeps for half of the time of both, or a bit less.
+    # A session locks a row that the other one writes. That one sleeps for half of the time of both,
+    # or a bit less.
     query(one, "BEGIN")
-    query(one, "UPDATE t SET v = v + 1 WHERE id = 7")
+    query(one, "SELECT v FROM t WHERE id = 7 FOR UPDATE")
     waits = threading.Thread(target=query, args=(two, "UPDATE t SET v = v + 1 WHERE id = 7"))
     waits.start()
     time.sleep(2)
     query(one, "COMMIT")
     waits.join()
-    said = advice_of("t").get("partitions", "")
-    found = re.search(r"at most (\d+) %.*: (\d+) % went into attempts that failed.*slept for its locks in (\d+) %", said)
+    advised = advice_of("t").get("partitions", "")
+    found = re.search(r"at most (\d+) %.*: (\d+) % went into attempts that failed.*slept for its locks in (\d+) %", advised)
     shares = [int(g) for g in found.groups()] if found else []
-    check("advice: they save what is slept and lost at most", shares and shares[0] == min(100, shares[1] + shares[2]) and 20 <= shares[2], said)
+    check("advice: they save what is slept and lost at most", shares and shares[0] == min(100, shares[1] + shares[2]) and 20 <= shares[2], advised)
     check("advice: without a reason there is no advice on transactions", "transactions" not in said, said)
     query(choice.BOSS, "SELECT mixedcc.reset_stats('t')")
     for n in range(40):
