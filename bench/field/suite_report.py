@@ -11,7 +11,7 @@ from field.loads.base import INTERACTIVE, PROCEDURE
 from lib.report import Goal
 
 METRICS = ["tps", "commits_per_cpu_s", "committed", "retried", "failed", "retries_per_commit",
-           "p50_ms", "p95_ms", "p99_ms", "p999_ms", "bytes"]
+           "readers", "readers_retried", "p50_ms", "p95_ms", "p99_ms", "p999_ms", "bytes"]
 HEAP_SER, HEAP_RC, HEAP_SER_1S = "heap_ser", "heap_rc", "heap_ser_1s"
 
 # Of adaptive mixedcc against heap: (workload, metric, against, bound).

@@ -27,6 +27,20 @@ def read_logs(prefix: str) -> array.array:
     return array.array("q", sorted(times))
 
 
+def retries_of(prefix: str, scripts: set[int]) -> tuple[int, int]:
+    """Of the transactions of these scripts: how many have committed, and all retries. To be called
+    before read_logs, which removes the logs."""
+    committed = retries = 0
+    for path in glob.glob(glob.escape(prefix) + ".*"):
+        with open(path, encoding="ascii") as log:
+            for line in log:
+                _, _, time, script, *_, tries = line.split()
+                if int(script) in scripts:
+                    committed += time.isdigit()
+                    retries += int(tries)
+    return committed, retries
+
+
 def read_logs_split(prefix: str, begin: float, end: float) -> tuple[array.array, array.array]:
     """As read_logs: transactions that ran at some time from `begin` to `end` (seconds since 1970),
     and the others."""

@@ -19,7 +19,8 @@ UNITS = {"tps": "transactions/s", "cpu_us": "server CPU, us per transaction",
          "bytes_vacuumed": "bytes after the updates and VACUUM",
          "commits_per_cpu_s": "committed per server CPU second", "committed": "committed",
          "retried": "retried", "p50_ms": "p50, ms", "p95_ms": "p95, ms", "p99_ms": "p99, ms",
-         "p999_ms": "p99.9, ms", "bytes": "bytes of tables and indexes"}
+         "p999_ms": "p99.9, ms", "bytes": "bytes of tables and indexes",
+         "readers": "without writes, committed", "readers_retried": "without writes, retried"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ sys.dont_write_bytecode = True
 from lib import cluster, flame, latency, plot, report, runner  # noqa: E402
 from field import choice_report, contenders, loads, plan, suite_report  # noqa: E402
 from field.pauses import with_round_trips  # noqa: E402
-from field.loads.base import STYLES, TemplateError, render  # noqa: E402
+from field.loads.base import STYLES, Script, TemplateError, render  # noqa: E402
 from field.loads.ycsb import spread, write_mix  # noqa: E402
 from field.loads.zipf import Zipf  # noqa: E402
 
@@ -238,8 +238,16 @@ class Latency(unittest.TestCase):
             prefix = f"{directory}/latency"
             pathlib.Path(f"{prefix}.77").write_text("0 1 3000 0 1700000000 5 0\n0 2 failed 0 1700000000 9 3\n")
             pathlib.Path(f"{prefix}.77.1").write_text("1 1 1000 0 1700000000 5 2\n")
+            self.assertEqual(latency.retries_of(prefix, {0}), (2, 5))
+            self.assertEqual(latency.retries_of(prefix, {1}), (0, 0))
             self.assertEqual(list(latency.read_logs(prefix)), [1000, 3000])
             self.assertEqual(list(pathlib.Path(directory).iterdir()), [])
+
+    def test_scripts_without_writes(self):
+        reads = "BEGIN;\nSELECT sum(balance) FROM account;\nEND;\n"
+        self.assertTrue(Script("audit", reads).only_reads)
+        for statement in ("UPDATE t SET v = 1;", "select 1 from t for share;", "SELECT 1 FROM t FOR NO KEY UPDATE;", "CALL f();"):
+            self.assertFalse(Script("other", reads + statement).only_reads, statement)
 
     def test_nearest_rank(self):
         times = list(range(1000, 1_001_000, 1000))

@@ -21,6 +21,10 @@ class TemplateError(Exception):
     """A template names a value that was not given."""
 
 
+# What makes a script one that writes or locks.
+WRITES = re.compile(r"\b(insert|update|delete|merge|truncate|copy|call|share)\b", re.IGNORECASE)
+
+
 @dataclasses.dataclass(frozen=True)
 class Script:
     """A pgbench script; a transaction is drawn among a workload's scripts by weight."""
@@ -28,6 +32,11 @@ class Script:
     name: str
     text: str
     weight: int = 1
+
+    @property
+    def only_reads(self) -> bool:
+        """Does a transaction write and lock nothing, but for what functions do that it calls?"""
+        return not WRITES.search(self.text)
 
 
 def render(text: str, tags: frozenset[str], values: dict[str, object]) -> str:
