@@ -155,7 +155,8 @@ impl Load {
                 // Its memory is freed first. What is free then was not enough: other processes may
                 // have taken the rest meanwhile.
                 drop(table);
-                return Err(Failed::TooLarge(TooLarge { need: self.need(&merged).max(free_bytes() + 1) }));
+                let free = free_bytes();
+                return Err(Failed::TooLarge(TooLarge { need: self.need(&merged).max(free + 1) }));
             }
         };
         if self.absorbed.replayed {

@@ -95,7 +95,8 @@ pub fn make_room(files: &Files, indexes: u64) -> Result<(), TooLarge> {
 /// A load on a standby has found no memory, and has freed what it had taken. What is free now is
 /// not enough: other processes may have taken the rest meanwhile.
 pub fn too_large(files: &Files, indexes: u64) -> TooLarge {
-    let need = count(files, indexes).max(free_bytes() + 1);
+    let free = free_bytes();
+    let need = count(files, indexes).max(free + 1);
     note_absent(files, need, state_of(files, indexes));
     TooLarge { need }
 }

@@ -79,7 +79,7 @@ impl Txn {
                 heat.raise(r.no, self.hot.roll());
                 // A read of a row whose key this transaction has locked does not wait. The row's
                 // writer may want the key, and then both would wait for each other.
-                let locks_key = read && r.rec.lock.held_by(self.slot).is_some();
+                let locks_key = read && r.rec.lock.held_by(self.slot).is_some_and(|h| h.mode == Mode::KeyShare);
                 if r.partition().policy() == Policy::Wait && !locks_key && !self.tries_once(r) {
                     return self.wait_hot(p, r, mode, read);
                 }

@@ -15,7 +15,7 @@ use mixedcc_engine::partition::{Partition, PartitionMap, Tuning};
 use mixedcc_engine::primitive::Ordering;
 use mixedcc_engine::record::{Version, REC_USED};
 use mixedcc_engine::{Policy, Protocol, ProtocolSet, RecordRef, Table};
-use pgrx::pg_sys::panic::{CaughtError, ErrorReport};
+use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use std::ptr::NonNull;
@@ -302,20 +302,14 @@ unsafe fn wanted(rel: pg_sys::Relation, o: &Options) -> Wanted {
 
 /// The same, for a table that has its options, and perhaps rows: what these cannot be any more is
 /// one partition, with a warning. Commands that know nothing of options change the types of a key,
-/// or drop its columns with them. The rows stay reachable. `first`: others will use the table as it
-/// is made now, whether this transaction commits or not.
+/// or drop its columns with them. The rows stay reachable.
 ///
 /// # Safety
 /// An open relation.
-unsafe fn wanted_if_it_fits(rel: pg_sys::Relation, o: &Options, first: bool) -> Wanted {
+unsafe fn wanted_if_it_fits(rel: pg_sys::Relation, o: &Options) -> Wanted {
     // SAFETY: `rel` is open (contract of this function).
     match unsafe { attempt(|| wanted(rel, o)) } {
         Ok(wanted) => wanted,
-        // This transaction may have changed the definition, and may be undone: it has an id.
-        // SAFETY: a variable of this process.
-        Err(why) if unsafe { first && pg_sys::GetTopTransactionIdIfAny() != pg_sys::InvalidTransactionId } => {
-            CaughtError::PostgresError(*why).rethrow()
-        }
         Err(why) => {
             // SAFETY: as above.
             let name = text::shown(&unsafe { name_of(rel) });
@@ -399,10 +393,7 @@ unsafe fn bring_in_line(rel: pg_sys::Relation, apply: Apply) {
     // transaction is in the middle, and other backends forget what they know of the map.
     unsafe {
         let relid = (*rel).rd_id;
-        let wanted = |rel, o: &Options| match apply.lenient {
-            true => wanted_if_it_fits(rel, o, false),
-            false => wanted(rel, o),
-        };
+        let wanted = if apply.lenient { wanted_if_it_fits } else { wanted };
         let w = wanted(rel, &Options::of(relid));
         let map = rel::info(rel).table.map();
         let other = map.partitions().iter().any(|p| {
@@ -567,6 +558,6 @@ fn count(r: RecordRef, map: &PartitionMap, part: u16) {
 /// An open relation.
 pub unsafe fn initial_map(rel: pg_sys::Relation) -> NonNull<PartitionMap> {
     // SAFETY: `rel` is open (contract of this function).
-    let wanted = unsafe { as_owner(rel, || wanted_if_it_fits(rel, &Options::of((*rel).rd_id), true)) };
+    let wanted = unsafe { as_owner(rel, || wanted_if_it_fits(rel, &Options::of((*rel).rd_id))) };
     new_map(&wanted, 0).done()
 }

@@ -149,7 +149,7 @@ fn follow(oid: Oid, before: &[Before], mut apply: Apply) {
             }
             // What a command breaks is its error; what was broken before does not keep it from
             // running.
-            apply.lenient = old.is_none_or(|b| !b.fitted);
+            apply.lenient = old.is_some_and(|b| !b.fitted);
             options::sync(oid, apply);
             if let Some(table) = replaced {
                 options::inherit(oid, table.map());
