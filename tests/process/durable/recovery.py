@@ -286,7 +286,7 @@ def small_memory():
     connection = make_database()
     make(connection, "small")
     make(connection, "large", 0)
-    query(connection, "INSERT INTO large SELECT i, i, repeat('y', 900) FROM generate_series(1, 60000) i")
+    query(connection, "INSERT INTO large SELECT i, i, repeat('y', 900) FROM generate_series(1, 80000) i")
     query(connection, "UPDATE large SET v = v + 1 WHERE id % 2 = 0")
     query(connection, "ANALYZE large")
     size = sizes(connection)
