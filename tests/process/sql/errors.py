@@ -23,7 +23,7 @@ CREATE FUNCTION frail_cmp(frail, frail) RETURNS int LANGUAGE plpgsql IMMUTABLE S
 CREATE FUNCTION frail_hash(frail) RETURNS int LANGUAGE plpgsql IMMUTABLE STRICT AS
     $$BEGIN RETURN hashtext($1::text); END$$;
 CREATE FUNCTION frail_hash(frail, bigint) RETURNS bigint LANGUAGE plpgsql IMMUTABLE STRICT AS
-    $$BEGIN IF $1 ~=~ 'bad' THEN RAISE division_by_zero; END IF; RETURN hashtextextended($1::text, $2); END$$;
+    $$BEGIN IF $1 OPERATOR(public.~=~) 'bad' THEN RAISE division_by_zero; END IF; RETURN hashtextextended($1::text, $2); END$$;
 CREATE OPERATOR CLASS frail_ops DEFAULT FOR TYPE frail USING btree AS {ORDER}, FUNCTION 1 frail_cmp(frail, frail);
 CREATE OPERATOR CLASS frail_hash_ops DEFAULT FOR TYPE frail USING hash AS
     OPERATOR 1 ~=~, FUNCTION 1 frail_hash(frail), FUNCTION 2 frail_hash(frail, bigint);
