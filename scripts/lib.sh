@@ -228,6 +228,7 @@ port = $PGPORT
 max_connections = $max_connections
 max_prepared_transactions = 10
 max_locks_per_transaction = 128
+wal_keep_size = '1GB'  # standbys of tests have no slots, and may lag behind checkpoints
 fsync = off
 synchronous_commit = off
 log_line_prefix = '%m [%p] %q%u@%d '

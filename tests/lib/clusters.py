@@ -7,7 +7,7 @@ import tempfile
 
 import psycopg2
 
-from lib.common import value, wait_until
+from lib.common import at_failure, value, wait_until
 
 AS_SERVER = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
 PORT = "5432"
@@ -32,6 +32,7 @@ class Cluster:
         self.home = tempfile.mkdtemp(prefix="mcb-", dir="/tmp")
         os.chmod(self.home, 0o777)
         self.data = self.home + "/data"
+        at_failure.append(self.tell)
 
     @classmethod
     def new(cls, *options, **settings):
@@ -39,7 +40,7 @@ class Cluster:
         self = cls()
         run("initdb", "-D", self.data, "-A", "trust", "-U", "postgres", "--locale=C", "-E", "UTF8", "--no-sync", *options)
         self.configure(shared_preload_libraries="mixedcc", listen_addresses="", fsync="off", port=PORT,
-                       **{"mixedcc.memory": "64MB", **settings})
+                       **{"wal_keep_size": "1GB", "mixedcc.memory": "64MB", **settings})
         return self
 
     @classmethod
@@ -93,7 +94,14 @@ class Cluster:
         with open(self.home + "/log", encoding="utf-8", errors="replace") as file:
             return file.read()
 
+    def tell(self):
+        """The end of its log, for who reads why a test has failed."""
+        if os.path.exists(self.home + "/log"):
+            print(f"  the log of {self.home}:", *self.log().splitlines()[-30:], sep="\n    ")
+
     def remove(self):
+        if self.tell in at_failure:
+            at_failure.remove(self.tell)
         if os.path.exists(self.data + "/postmaster.pid"):
             self.crash()
         shutil.rmtree(self.home, ignore_errors=True)

@@ -33,6 +33,8 @@ TERMINATED = ("57P01", "57P02")
 multiprocessing.set_start_method("fork")
 
 failures = []
+# Functions that print what helps to understand why a test has failed.
+at_failure = []
 
 
 def ok(name):
@@ -101,6 +103,8 @@ def main(*tests):
             test()
         except Exception:
             fail(test.__name__, traceback.format_exc())
+            for tell in at_failure:
+                tell()
     sys.exit(1 if failures else 0)
 
 
