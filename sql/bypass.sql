@@ -347,3 +347,17 @@ RESET mixedcc.defer_additions;
 SET client_min_messages = warning;
 DROP SCHEMA by_app CASCADE;
 RESET client_min_messages;
+-- Aggregates that the planner folds away leave one row.
+CREATE TABLE by_unit (id int PRIMARY KEY) USING mixedcc;
+CREATE TABLE by_folded (id int PRIMARY KEY, x int, unit int) USING mixedcc;
+INSERT INTO by_folded SELECT i, i, i FROM generate_series(1, 3) i;
+SELECT CASE WHEN false THEN count(*) ELSE 1 END FROM (SELECT x FROM by_folded WHERE id < 10 ORDER BY id LIMIT 5) s;
+SELECT CASE WHEN false THEN sum(f.x) ELSE 0 END FROM by_folded f LEFT JOIN by_unit u ON u.id = f.unit WHERE f.id = 5;
+WITH c AS (SELECT 1) SELECT coalesce(1, count(*)) FROM by_folded WHERE id = -1;
+SELECT CASE WHEN false THEN count(*) ELSE 1 END FROM (SELECT x FROM by_folded WHERE id = 1 FOR UPDATE) s;
+-- A CHECK is not computed for no row.
+CREATE FUNCTION by_raises(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''called''; END';
+ALTER TABLE by_folded ADD CHECK (x > by_raises(1)) NOT VALID;
+UPDATE by_folded SET x = 1 WHERE id = -1;
+DROP TABLE by_folded, by_unit;
+DROP FUNCTION by_raises;

@@ -145,6 +145,9 @@ unsafe fn aggregates(shape: &mut Shape, agg: *mut Plan, of_subquery: *mut List, 
             return Err(Reason::Plan);
         }
         let found = std::mem::take(&mut input.found);
+        if found.is_empty() {
+            return Err(Reason::Plan); // all were folded away, and there is one row all the same
+        }
         for a in &found {
             let args = (**a).args.cast::<Node>();
             let of_table = mutated(args, of_row, (&raw mut input).cast());

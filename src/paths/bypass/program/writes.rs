@@ -63,7 +63,11 @@ pub unsafe fn new_row(
         let n = (*constr).num_check as usize;
         (*p).checks = zeroed(n);
         for check in (0..n).map(|i| &*(*constr).check.add(i)).filter(|c| is_enforced(c)) {
-            let expr = pg_sys::expression_planner(pg_sys::stringToNode(check.ccbin).cast());
+            let node = pg_sys::stringToNode(check.ccbin).cast::<pg_sys::Node>();
+            if plan::calls_foreign(node) {
+                return Err(Reason::Constraints); // the planner would run it, though no row may come
+            }
+            let expr = pg_sys::expression_planner(node.cast());
             plan::check(expr.cast(), 1, null.cast()).map_err(|_| Reason::Constraints)?;
             *(*p).checks.add((*p).n_checks) = pg_sys::ExecInitExpr(expr, null.cast());
             (*p).n_checks += 1;
