@@ -24,7 +24,7 @@ use crate::admin::annotate;
 use crate::durable::bulk::{self, Written};
 use crate::hooks::utility;
 use crate::paths::{bypass, native};
-use crate::pg::isolation;
+use crate::pg::{changes, isolation};
 use crate::state::{worker, xact};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -64,12 +64,14 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
             end(xact::publish());
             bulk::end_transaction(true);
             xact::mixed::await_marks();
+            changes::note_end();
         }
         XACT_EVENT_ABORT => {
             end(xact::undo());
             bulk::end_transaction(false);
             native::abort_transaction();
             annotate::abort_transaction();
+            changes::after_error();
         }
         XACT_EVENT_PRE_PREPARE => {
             make_deferred();
@@ -159,6 +161,7 @@ unsafe extern "C-unwind" fn on_subxact(
                 visible::forget_conflict();
                 altered::abort_subtransactions(level);
             }
+            changes::after_error();
         }
         _ => {}
     }

@@ -23,8 +23,36 @@ pub fn listen(listener: Listener) {
 }
 
 unsafe extern "C-unwind" fn changed(_arg: Datum, relation: Oid) {
+    HEARD.set(messages());
     // SAFETY: one thread; the list does not change after `_PG_init`.
     for listener in unsafe { LISTENERS.get_mut() } {
         listener(relation);
+    }
+}
+
+/// So many messages had come when the listeners were called last, or a transaction ended well.
+static HEARD: Local<u64> = Local::new(0);
+
+/// Messages of changes that this process has begun to work through (sinval.c).
+fn messages() -> u64 {
+    extern "C" {
+        static SharedInvalidMessageCounter: u64;
+    }
+    // SAFETY: a variable of this process, which its one thread writes.
+    unsafe { (&raw const SharedInvalidMessageCounter).read_volatile() }
+}
+
+/// A transaction ends well: no message was left half done.
+pub fn note_end() {
+    HEARD.set(messages());
+}
+
+/// A transaction or subtransaction aborts. PostgreSQL first rebuilds its own entries of a relation
+/// that has changed, and calls listeners then. An ERROR in between leaves the listeners uncalled,
+/// and the message does not come again. So if messages have come, any relation may have changed.
+pub fn after_error() {
+    if HEARD.get() != messages() {
+        // SAFETY: the arguments are those of a change of any relation.
+        unsafe { changed(Datum::from(0), pg_sys::InvalidOid) };
     }
 }
