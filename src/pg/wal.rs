@@ -192,17 +192,20 @@ pub fn full_xid_of(xid: u32) -> u64 {
 
 /// Is the transaction in the list of running ones? Also in a process that takes no snapshots:
 /// PostgreSQL takes ids before `RecentXmin` for ended, which is of the last snapshot. Ids that are
-/// 2^31 later seem to be before it.
+/// 2^31 later seem to be before it. And it asks pg_subtrans, which a checkpoint may have truncated,
+/// for the parents of those from `TransactionXmin` on. `xid` has none: it is of a top transaction.
 pub fn is_running(xid: u32) -> bool {
     // All ids in use are later.
-    let oldest = (next_full_xid() as u32).wrapping_sub(0x7ff0_0000).max(3);
-    // SAFETY: `RecentXmin` is a variable of this process, which has one thread; the call reads it,
-    // and raises nothing. No lock of the list is held.
+    let next = next_full_xid() as u32;
+    let oldest = next.wrapping_sub(0x7ff0_0000).max(3);
+    // SAFETY: variables of this process, which has one thread; the call reads them, and raises
+    // nothing. No lock of the list is held.
     unsafe {
-        let known = pg_sys::RecentXmin;
+        let known = (pg_sys::RecentXmin, pg_sys::TransactionXmin);
         pg_sys::RecentXmin = pg_sys::TransactionId::from(oldest);
+        pg_sys::TransactionXmin = pg_sys::TransactionId::from(next);
         let is_running = pg_sys::TransactionIdIsInProgress(pg_sys::TransactionId::from(xid));
-        pg_sys::RecentXmin = known;
+        (pg_sys::RecentXmin, pg_sys::TransactionXmin) = known;
         is_running
     }
 }

@@ -126,6 +126,9 @@ fn mark_dead(table: &'static Table, progress: &Progress) -> Dead {
         let records = table.records_from(n, end);
         for (i, rec) in records.iter().enumerate() {
             progress.scans(n + i as u64);
+            if i % SWEEP == 0 {
+                pgrx::check_for_interrupts!(); // the next VACUUM finds the marks
+            }
             if let Some(soon) = records.get(i + AHEAD) {
                 prefetch(soon.head());
             }
@@ -185,8 +188,8 @@ fn free_dead(table: &'static Table, dead: &Dead, progress: &Progress) {
 
 /// So many dead records were freed.
 fn less_dead(table: &Table, freed: usize) {
-    let left = table.dead.load(Ordering::Relaxed).saturating_sub(freed as u64);
-    table.dead.store(left, Ordering::Relaxed);
+    let less = |dead: u64| Some(dead.saturating_sub(freed as u64));
+    let _ = table.dead.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
 }
 
 /// Ends the ranges of indexes that are gone, and frees old boundaries. The table is locked so that
