@@ -35,9 +35,17 @@ pub(super) enum Freeze {
     No,
     /// Since its beginning. It remembers what it reads, and can thaw.
     Thaws,
-    /// Since a conflict: the error with which it would have ended, and its reason. It ends with
-    /// that error where it would have to thaw.
-    Fails(Error, Option<(AbortReason, &'static Partition)>),
+    /// Since a conflict.
+    Fails(Conflict),
+}
+
+/// What has frozen a transaction. It ends with this error where it would have to thaw.
+#[derive(Clone, Copy)]
+pub(super) struct Conflict {
+    error: Error,
+    failed: Option<(AbortReason, &'static Partition)>,
+    /// There may have been no conflict (`Txn::revalidate_read`).
+    in_doubt: bool,
 }
 
 impl Txn {
@@ -87,10 +95,10 @@ impl Txn {
         match self.freeze {
             Freeze::No => Ok(()),
             Freeze::Thaws => self.validate_to_thaw(p),
-            Freeze::Fails(e, failed) => {
-                self.failed = failed;
-                self.note_failed_thaw();
-                Err(e)
+            Freeze::Fails(c) => {
+                self.failed = c.failed;
+                self.note_failed_thaw(c.in_doubt);
+                Err(c.error)
             }
         }
     }
@@ -104,17 +112,17 @@ impl Txn {
         self.enter_protocols(p)?;
         self.freeze = Freeze::No;
         let valid = self.revalidate(p);
-        if let Err(e @ Error::Abort { .. }) = valid {
-            self.note_failed_thaw();
-            self.freeze = Freeze::Fails(e, self.failed);
+        if let Err(error @ Error::Abort { .. }) = valid {
+            self.note_failed_thaw(false);
+            self.freeze = Freeze::Fails(Conflict { error, failed: self.failed, in_doubt: false });
             self.stop_remembering();
             self.leave_protocols();
         }
         valid
     }
 
-    fn note_failed_thaw(&mut self) {
-        self.retry.note_failed_thaw();
+    fn note_failed_thaw(&mut self, in_doubt: bool) {
+        self.retry.note_failed_thaw(in_doubt);
         if let Some((_, partition)) = self.failed {
             partition.stats.failed_thaws.fetch_add(1, Ordering::Relaxed);
         }
@@ -150,8 +158,12 @@ impl Txn {
     /// A read fails with this error. A transaction that has only read goes on as a snapshot at
     /// `valid`, and gives up its locks: others may change what it has read, for they come later.
     /// A transaction that sleeps for it already may sleep until it ends.
-    #[cold]
     pub(super) fn freeze(&mut self, p: &dyn Platform, e: Error) -> Result<(), Error> {
+        self.freeze_by(p, e, false)
+    }
+
+    #[cold]
+    fn freeze_by(&mut self, p: &dyn Platform, e: Error, in_doubt: bool) -> Result<(), Error> {
         let conflict = matches!(e, Error::Abort { .. } | Error::Deadlock);
         if !conflict || self.is_frozen() || !self.may_freeze(p) {
             return Err(e);
@@ -160,7 +172,7 @@ impl Txn {
         if self.e.pinned_at(self.slot) > self.valid {
             return Err(e); // the pin was taken anew
         }
-        self.freeze = Freeze::Fails(e, self.failed.take());
+        self.freeze = Freeze::Fails(Conflict { error: e, failed: self.failed.take(), in_doubt });
         if faults::on(Fault::FreezesNow) {
             self.valid = self.e.now();
         }
@@ -196,22 +208,23 @@ impl Txn {
     ///
     /// A write that an open scan may not have come to yet leaves doubt. If the transaction went on
     /// it might fail later, without a CSN at which all of its reads were valid. So it freezes, too;
-    /// but not in a session where a thaw has failed of late, because it may well write.
+    /// but not in a slot where one that was frozen so has come to a write of late.
     pub(super) fn revalidate_read(&mut self, p: &dyn Platform, at: Touch) -> Result<bool, Error> {
         let before = self.valid;
-        let e = match self.revalidate(p) {
-            Ok(()) if self.valid != 0 || before == 0 || self.retry.thaw_failed => return Ok(true),
+        match self.revalidate(p) {
+            Ok(()) if self.valid != 0 || before == 0 || self.retry.doubts_pass() => return Ok(true),
             Ok(()) => {
                 self.valid = before;
                 if !self.may_freeze(p) {
                     self.valid = 0;
                     return Ok(true);
                 }
-                self.fail(AbortReason::Phantom, at)
+                let e = self.fail(AbortReason::Phantom, at);
+                self.freeze_by(p, e, true)?;
             }
-            Err(e) => e,
-        };
-        self.freeze(p, e).map(|()| false)
+            Err(e) => self.freeze(p, e)?,
+        }
+        Ok(false)
     }
 
     /// The newest committed version of a record. A transaction that has only read waits for the

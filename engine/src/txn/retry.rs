@@ -60,13 +60,17 @@ pub(super) struct Retry {
     /// A look that had locked the key of its row alone has failed a transaction: those that follow
     /// it in its slot lock rows, until one commits.
     pub locks_rows: bool,
-    /// Has a transaction failed to thaw (INV-FROZEN), with fewer than [`READERS`] of these since?
-    pub thaw_failed: bool,
+    /// For so many more transactions doubt is no reason to freeze: one that was frozen by doubt
+    /// alone has failed to thaw (INV-FROZEN).
+    passes: u32,
 }
 
 /// After so many serializable transactions in a row that only read, the next one is expected to do
 /// so, too.
 const READERS: u32 = 100;
+
+/// For so many serializable transactions doubt is no reason to freeze.
+const PASSES: u32 = 100;
 
 impl Retry {
     /// Nothing was lost. It has room for what it may remember: to undo a transaction takes none.
@@ -78,7 +82,7 @@ impl Retry {
             age: 0,
             only_read: 0,
             locks_rows: false,
-            thaw_failed: false,
+            passes: 0,
         }
     }
 
@@ -91,12 +95,21 @@ impl Retry {
     /// A serializable transaction has committed: had it only read?
     pub fn note_end(&mut self, only_read: bool) {
         self.only_read = if only_read { self.only_read.saturating_add(1) } else { 0 };
-        self.thaw_failed &= !self.expects_to_read();
+        self.passes = self.passes.saturating_sub(1);
     }
 
-    /// A transaction that was frozen was to do more than read, and failed.
-    pub fn note_failed_thaw(&mut self) {
-        (self.only_read, self.thaw_failed) = (0, true);
+    /// A transaction that was frozen was to do more than read, and failed. `in_doubt`: it was
+    /// frozen by doubt alone, and might have gone on.
+    pub fn note_failed_thaw(&mut self, in_doubt: bool) {
+        self.only_read = 0;
+        if in_doubt {
+            self.passes = PASSES;
+        }
+    }
+
+    /// Does a transaction go on in doubt?
+    pub fn doubts_pass(&self) -> bool {
+        self.passes != 0
     }
 
     /// Is the next transaction expected to read only?

@@ -429,6 +429,45 @@ fn who_has_read_for_long_is_expected_to_read() {
     assert_eq!(read_for_long(&mut a), 100);
 }
 
+/// A scan is under way, and comes to a row that another transaction has replaced: it may have done
+/// so before the scan began to read, for all that is known. Does the transaction freeze?
+fn meets_doubt(a: &mut Client, b: &mut Client) -> bool {
+    a.begin(Serializable);
+    let id = begin_scan(a, 0, Included(X), Unbounded, OpenEnd::High).expect("nobody is in the way");
+    let read = |a: &mut Client, key| a.t.read_scanned(&a.p, record(a.w, key), false, id).expect("a read").is_some();
+    assert!(read(a, X));
+    b.begin(Serializable);
+    assert_eq!([Y, Z].map(|key| b.update(key, false)), [Ok(true); 2]);
+    b.commit().expect("nobody is in the way");
+    assert!(read(a, Y));
+    a.t.is_frozen()
+}
+
+/// A transaction in doubt freezes, but not soon after one for which that was wrong. Another failure
+/// to thaw says nothing about it.
+#[test]
+fn doubt_freezes_where_that_was_right_of_late() {
+    let w = world(Protocol::Occ, Policy::Wait, &[1, 3], 64);
+    let recorder = Recorder::new();
+    let (mut a, mut b) = meets(&w, &recorder, row);
+    failed_with(a.update(FAR, false).map(drop), AbortReason::ReadChanged);
+    a.abort();
+    assert!(meets_doubt(&mut a, &mut b), "a conflict had frozen the one that failed");
+    a.commit().expect("it has only read");
+    assert!(meets_doubt(&mut a, &mut b));
+    failed_with(a.update(FAR, false).map(drop), AbortReason::Phantom);
+    a.abort();
+    for _ in 0..100 {
+        assert!(!meets_doubt(&mut a, &mut b), "doubt had frozen the one that failed");
+        a.abort();
+        a.begin(Serializable);
+        row(&mut a).expect("a read");
+        a.commit().expect("nobody is in the way");
+    }
+    assert!(meets_doubt(&mut a, &mut b));
+    a.commit().expect("it has only read");
+}
+
 /// Writers and readers of every kind. No transaction that only reads fails.
 fn histories(sets: &[ProtocolSet], policy: Policy, seed: u64, from_start: u64) {
     let mut l = Load::new(sets, policy, seed);
