@@ -78,6 +78,15 @@ SELECT count(*) FROM un_temp;
 SELECT count(*) FROM pg_class WHERE relname = 'un_t';
 COMMIT;
 \set VERBOSITY sqlstate
+SHOW mixedcc.mixed_serializable;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT count(*) FROM un_t;
+SELECT count(*) FROM un_heap;
+COMMIT;
+BEGIN ISOLATION LEVEL SERIALIZABLE; INSERT INTO un_heap SELECT id FROM un_t; PREPARE TRANSACTION 'un_3';
+-- A transaction id alone is no use of heap.
+BEGIN ISOLATION LEVEL SERIALIZABLE; INSERT INTO un_t VALUES (9, 'nine'); CREATE TABLE un_made (id int); PREPARE TRANSACTION 'un_3'; ROLLBACK PREPARED 'un_3';
+SET mixedcc.mixed_serializable = error;
 BEGIN ISOLATION LEVEL SERIALIZABLE;
 SELECT count(*) FROM un_t;
 SELECT count(*) FROM un_heap;

@@ -10,7 +10,6 @@ use crate::access::tuple;
 use crate::pg::errors::complain;
 use crate::pg::faults::{self, Fault};
 use crate::pg::{self, compat, stored, wal, Tid};
-use crate::state::xact;
 use mixedcc_engine::durable::wal::{Action, Change, Old, Op};
 use mixedcc_engine::durable::Storage;
 use mixedcc_engine::record::Version;
@@ -107,7 +106,6 @@ unsafe fn log(rel: pg_sys::Relation, action: Action, new: Option<NonNull<Version
                 "Give the table another replica identity than FULL, or set wal_level to replica.",
             );
         }
-        xact::note_change();
         wal::log_alone(Op::Change, &[&head, new, old]);
         if let Some(Identity::Key(tuple)) = key {
             pg_sys::heap_freetuple(tuple);

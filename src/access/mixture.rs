@@ -5,8 +5,9 @@ use crate::pg;
 use crate::pg::errors::{complain_with_detail, unsupported};
 use crate::pg::guc::{Mixed, MIXED_SERIALIZABLE};
 use crate::pg::isolation;
-use crate::state::xact::{self, mixed, parallel, Mode, Touched};
-use crate::state::{rel, standby};
+use crate::state::standby;
+use crate::state::xact::mixed::{self, kinds};
+use crate::state::xact::{self, parallel, Mode, Touched};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -27,26 +28,6 @@ pub fn check() {
     }
 }
 
-/// A table of another access method that takes part in transactions: no catalog, not temporary.
-unsafe fn is_other(r: pg_sys::Relation) -> bool {
-    // SAFETY: `r` is null or open: contract of `check_tables`.
-    unsafe {
-        if r.is_null() || rel::is_ours(r) || (*r).rd_tableam.is_null() {
-            return false;
-        }
-        let form = (*r).rd_rel;
-        let kind = (*form).relkind as u8;
-        (kind == pg_sys::RELKIND_RELATION || kind == pg_sys::RELKIND_MATVIEW)
-            && (*form).relpersistence as u8 != pg_sys::RELPERSISTENCE_TEMP
-            && (*r).rd_id.to_u32() >= pg_sys::FirstNormalObjectId
-    }
-}
-
-unsafe fn is_foreign_table(r: pg_sys::Relation) -> bool {
-    // SAFETY: `r` is null or open: contract of `check_tables`.
-    unsafe { !r.is_null() && (*(*r).rd_rel).relkind as u8 == pg_sys::RELKIND_FOREIGN_TABLE }
-}
-
 /// Notes what a SERIALIZABLE transaction uses, and refuses a mixture as the setting says. `ours`:
 /// is a table of ours among it?
 ///
@@ -55,13 +36,13 @@ unsafe fn is_foreign_table(r: pg_sys::Relation) -> bool {
 pub unsafe fn check_tables(ours: bool, rels: &[pg_sys::Relation]) {
     let t = xact::touched();
     // SAFETY: the relations are null or open (contract of this function).
-    let others = rels.iter().any(|r| unsafe { is_other(*r) });
+    let others = rels.iter().any(|r| unsafe { kinds::is_other(*r) });
     if parallel::is_worker() {
         return check_worker(t, ours, others);
     }
     (t.ours, t.others) = (t.ours | ours, t.others | others);
     // SAFETY: the relations are null or open (contract of this function).
-    t.foreign = t.foreign || rels.iter().any(|r| unsafe { is_foreign_table(*r) });
+    t.foreign = t.foreign || rels.iter().any(|r| unsafe { kinds::is_foreign(*r) });
     if t.foreign {
         xact::validate_at_commit();
     }
@@ -97,6 +78,7 @@ pub unsafe fn check_tables(ours: bool, rels: &[pg_sys::Relation]) {
 fn check_worker(t: &mut Touched, ours: bool, others: bool) {
     let is_first = !(t.ours || t.others);
     (t.ours, t.others) = (t.ours | ours, t.others | others);
+    kinds::tell_leader(t);
     t.mixed |= is_first && ours && others;
     if t.ours && t.others && !t.mixed && mixed::is_wanted() {
         unsupported(
@@ -117,7 +99,7 @@ pub unsafe fn check_as_asked(rels: &[pg_sys::Relation], foreign: bool) {
     }
     standby::check_as_asked();
     // SAFETY: the relations are null or open (contract of this function).
-    if foreign || rels.iter().any(|r| unsafe { is_other(*r) || is_foreign_table(*r) }) {
+    if foreign || rels.iter().any(|r| unsafe { kinds::is_other(*r) || kinds::is_foreign(*r) }) {
         complain_with_detail(
             PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
             "a SERIALIZABLE transaction on a standby can read mixedcc tables only",

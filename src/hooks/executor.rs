@@ -110,6 +110,25 @@ unsafe extern "C-unwind" fn finish(q: *mut pg_sys::QueryDesc) {
             Some(prev) => prev(q),
             None => raw::standard_ExecutorFinish(q),
         }
+        if !(*q).estate.is_null() && !(*(*q).estate).es_tuple_routing_result_relations.is_null() {
+            note_routed((*q).estate);
+        }
+    }
+}
+
+/// Notes the partitions to which a statement has routed rows: no range table lists them.
+#[pg_guard]
+#[cold]
+unsafe extern "C-unwind" fn note_routed(estate: *mut pg_sys::EState) {
+    if !is_serializable() {
+        return;
+    }
+    // SAFETY: the state of a statement that has run and has not ended: its result relations are
+    // open.
+    unsafe {
+        let routed = pgrx::PgList::<pg_sys::ResultRelInfo>::from_pg((*estate).es_tuple_routing_result_relations);
+        let rels: Vec<_> = routed.iter_ptr().map(|info| (*info).ri_RelationDesc).collect();
+        mixture::check_tables(rels.iter().any(|r| rel::is_ours(*r)), &rels);
     }
 }
 

@@ -256,6 +256,9 @@ fn note_copy(s: *mut pg_sys::CopyStmt) {
         if !rel.is_null() {
             pg_sys::RelationClose(rel);
         }
+        if pg::is_serializable() {
+            xact::touched().foreign |= has_foreign(oid);
+        }
     }
 }
 
@@ -360,14 +363,19 @@ unsafe extern "C-unwind" fn process_ours(
 
 /// Does a TRUNCATE name a foreign table?
 fn truncates_foreign(s: *mut pg_sys::TruncateStmt) -> bool {
-    // SAFETY: the statement's list has range variables, or is null (parsenodes.h). Catalog look-up:
-    // any OID is answered.
+    // SAFETY: the statement's list has range variables, or is null (parsenodes.h).
     unsafe {
         let all = pgrx::PgList::<pg_sys::RangeVar>::from_pg((*s).relations);
-        let is_foreign = |oid| pg_sys::get_rel_relkind(oid) as u8 == pg_sys::RELKIND_FOREIGN_TABLE;
-        let found = all.iter_ptr().any(|rv| relid(rv).is_some_and(is_foreign));
+        let found = all.iter_ptr().any(|rv| relid(rv).is_some_and(has_foreign));
         found
     }
+}
+
+/// Is it a foreign table, or is one among its descendants?
+fn has_foreign(oid: Oid) -> bool {
+    // SAFETY: catalog look-up: any OID is answered.
+    let is_foreign = |oid| (unsafe { pg_sys::get_rel_relkind(oid) }) as u8 == pg_sys::RELKIND_FOREIGN_TABLE;
+    family(oid).into_iter().any(is_foreign)
 }
 
 /// Keeps a value that is needed after `Call::run`: it belongs to the statement's memory.

@@ -194,7 +194,7 @@ pub static DEFAULT_PARTITIONS: GucSetting<i32> = GucSetting::<i32>::new(1);
 /// Waiting policy of new tables.
 pub static WAITING_POLICY: GucSetting<PolicyName> = GucSetting::<PolicyName>::new(PolicyName::Wait);
 /// What to do when a serializable transaction touches tables of mixedcc and of another method.
-pub static MIXED_SERIALIZABLE: GucSetting<Mixed> = GucSetting::<Mixed>::new(Mixed::Error);
+pub static MIXED_SERIALIZABLE: GucSetting<Mixed> = GucSetting::<Mixed>::new(Mixed::Serializable);
 /// From which level on are transactions serializable on mixedcc tables?
 pub static SERIALIZABLE_AT: GucSetting<SerializableAt> =
     GucSetting::<SerializableAt>::new(SerializableAt::Serializable);
@@ -480,7 +480,7 @@ pub fn init() {
     GucRegistry::define_enum_guc(
         c"mixedcc.mixed_serializable",
         c"What happens when a SERIALIZABLE transaction touches both mixedcc tables and tables of another access method.",
-        c"Such a transaction is atomic, but neither side alone guarantees that it is serializable. Catalogs and temporary tables do not count.",
+        c"serializable: it stays serializable, such transactions commit one at a time; else it is atomic, but not guaranteed to be serializable. Catalogs and temporary tables do not count.",
         &MIXED_SERIALIZABLE,
         GucContext::Userset,
         GucFlags::default(),

@@ -38,7 +38,7 @@ static NEXT: Local<Option<SlotId>> = Local::new(None);
 static MAP: Local<*const AtomicU32> = Local::new(std::ptr::null());
 
 /// PGPROCs of processes that may use shared memory.
-fn procs() -> usize {
+pub fn procs() -> usize {
     // SAFETY: a variable of this process, set before the hooks run. Auxiliary processes come after
     // the backends.
     (unsafe { pg_sys::MaxBackends }) as usize + 16

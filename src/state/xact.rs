@@ -80,9 +80,7 @@ struct Backend {
     /// holds (INV-HELD).
     held: usize,
     mixed: Touched,
-    /// It has its transaction id for the changes that it logs for decoding, and not for others.
-    xid_for_changes: bool,
-    /// Of a READ ONLY transaction: may it be mixed?
+    /// Of a READ ONLY transaction: what it must know if it becomes mixed.
     cut: Option<mixed::Cut>,
     /// Of a transaction that is sampled: statements of the client that used tables of ours, and
     /// when the last one came.
@@ -152,7 +150,6 @@ fn new_backend() -> &'static mut Backend {
             last_locked: None,
             held: 0,
             mixed: Touched::default(),
-            xid_for_changes: false,
             cut: None,
             round_trips: 0,
             statement_at: 0,
@@ -405,11 +402,6 @@ pub fn note_statement() {
     }
 }
 
-/// The transaction is about to log a change for decoding, by which it may get its transaction id.
-pub fn note_change() {
-    backend().xid_for_changes |= !PG.has_written();
-}
-
 /// What a serializable transaction has touched.
 pub fn touched() -> &'static mut Touched {
     &mut backend().mixed
@@ -444,7 +436,8 @@ fn end_transaction(b: &mut Backend) {
         b.handed_out.clear();
     }
     b.last_locked = None;
-    (b.mixed, b.cut, b.xid_for_changes) = (Touched::default(), None, false);
+    (b.mixed, b.cut) = (Touched::default(), None);
+    mixed::kinds::forget_told();
     tags::end_transaction();
     import::end_transaction();
     lists::end_transaction();
@@ -469,14 +462,15 @@ pub fn prepare() {
         return;
     }
     let b = backend();
+    let mixed = mixed::is_mixed(b);
+    if mixed {
+        txn(); // it may have truncated tables of ours, and have read in heap alone
+        mixed::begin_commit();
+    }
     if !b.txn.is_active() {
         return;
     }
     b.txn.set_round_trips(b.round_trips);
-    let mixed = mixed::is_mixed(b);
-    if mixed {
-        mixed::begin_commit();
-    }
     if b.mixed.must_validate() {
         b.txn.validate_at_commit();
     }

@@ -95,7 +95,7 @@ class Cluster:
             return file.read()
 
     def tell(self):
-        """The end of its log, for who reads why a test has failed."""
+        """Prints the end of its log, which may say why a test has failed."""
         if os.path.exists(self.home + "/log"):
             print(f"  the log of {self.home}:", *self.log().splitlines()[-30:], sep="\n    ")
 

@@ -16,6 +16,7 @@ const CLUOPT_RECHECK: u32 = 2 | 4;
 mod raw {
     use super::ClusterParams;
     extern "C-unwind" {
+        pub fn pgstat_get_xact_stack_level(level: core::ffi::c_int) -> *mut super::Counted;
         // Raises nothing in the ways we call it.
         pub fn pgstat_count_heap_update(
             rel: pgrx::pg_sys::Relation,
@@ -309,6 +310,41 @@ pub unsafe fn count_dead(rel: pg_sys::Relation, n: u64) {
         if (*pg_sys::MyProc).statusFlags & pg_sys::PROC_IN_VACUUM as u8 == 0 {
             pg_sys::pgstat_update_heap_dead_tuples(rel, -(n.min(1 << 30) as i32));
         }
+    }
+}
+
+/// PgStat_SubXactStatus (pgstat_internal.h): what a transaction's counters will become.
+#[repr(C)]
+struct Counted {
+    level: core::ffi::c_int,
+    above: *mut Counted,
+    drops: [*mut core::ffi::c_void; 2],
+    drops_count: core::ffi::c_int,
+    first: *mut pg_sys::PgStat_TableXactStatus,
+}
+
+/// The relations in which the running transaction, which is in no subtransaction, has written a
+/// row, or which it has truncated. `None`: they are not counted (`track_counts`). An ERROR unwinds.
+pub fn written_relations() -> Option<Vec<pg_sys::Oid>> {
+    // SAFETY: `pgstat_get_xact_stack_level` makes the list of a level where there is none. The
+    // entries and their parents live to the end of the transaction.
+    unsafe {
+        if !pg_sys::pgstat_track_counts {
+            return None;
+        }
+        let counted = pg_sys::ffi::pg_guard_ffi_boundary(|| {
+            raw::pgstat_get_xact_stack_level(pg_sys::GetCurrentTransactionNestLevel())
+        });
+        let mut found = Vec::new();
+        let mut at = (*counted).first;
+        while let Some(one) = at.as_ref() {
+            #[cfg(feature = "pg15")]
+            found.push((*one.parent).t_id);
+            #[cfg(not(feature = "pg15"))]
+            found.push((*one.parent).id);
+            at = one.next;
+        }
+        Some(found)
     }
 }
 

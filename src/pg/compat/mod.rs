@@ -88,14 +88,13 @@ pub use maintenance::{
     cluster, count_dead, count_fetched, count_fetched_rows, count_index_scan, count_returned_row,
     count_returned_rows_of, count_scan, count_update, counts_rows_at_once, index_vacuum_info, is_verbose,
     ready_to_count, rebuild_index, reindex, report_vacuum, tell_not_vacuumed, update_statistics,
-    update_table_statistics, vacuum, with_reindex_events, Size, CLUSTER_TELLS, PROGRESS_OF_DEAD_ROWS,
-    PROGRESS_OF_INDEXES, VACUUM_DESCENDS,
+    update_table_statistics, vacuum, with_reindex_events, written_relations, Size, CLUSTER_TELLS,
+    PROGRESS_OF_DEAD_ROWS, PROGRESS_OF_INDEXES, VACUUM_DESCENDS,
 };
 pub use nbtree::{is_hollow, is_hollow_storage, may_be_hollow, poison, write_hollow_init, write_hollow_mark};
 pub use nodes::{array_length, is_c_collation, is_of_row, mutated, relation_name, walk_children};
 pub use predicate::{
-    check_before_commit, count_as_writer, has_missed_prepared, is_shown, serializable_standing, unmarked_missed,
-    Standing,
+    check_before_commit, count_as_writer, has_missed_ended, is_shown, serializable_standing, unmarked_missed, Standing,
 };
 pub use process::nap;
 pub use process::{

@@ -115,9 +115,16 @@ pub fn serializable_standing() -> Standing {
 }
 
 /// Has the running transaction read something that another serializable transaction has replaced
-/// which has prepared or committed?
-pub fn has_missed_prepared() -> bool {
-    with_own(|own| own.flags & FORGOTTEN_WRITER != 0 || missed(own).any(|x| x.flags & PREPARED != 0)).unwrap_or(false)
+/// which has ended? One that has prepared and is still running for snapshots has not.
+pub fn has_missed_ended() -> bool {
+    let look = |own: &Xact| {
+        let ended = own.flags & FORGOTTEN_WRITER != 0 || missed(own).any(|x| x.flags & COMMITTED != 0);
+        let prepared = missed(own).filter(|x| x.flags & (PREPARED | COMMITTED) == PREPARED);
+        (ended, prepared.map(|x| x.top_xid).collect::<Vec<_>>())
+    };
+    // SAFETY: looks at shared memory. 0 is no id, and counts as ended.
+    let has_ended = |xid: u32| !unsafe { pg_sys::TransactionIdIsInProgress(pg_sys::TransactionId::from(xid)) };
+    with_own(look).is_some_and(|(ended, prepared)| ended || prepared.into_iter().any(has_ended))
 }
 
 /// Those that have replaced what the transaction has read. Under SerializableXactHashLock.

@@ -14,7 +14,7 @@
 //!
 //! Temporary tables and catalogs are not heap here, but what has a transaction id is.
 
-use super::{backend, order, tags, Backend, Mode, Touched};
+use super::{backend, order, parallel, tags, Backend, Mode, Touched};
 use crate::pg::compat::{self, Standing};
 use crate::pg::errors::{complain_with_detail, unsupported};
 use crate::pg::faults::{self, Fault};
@@ -23,24 +23,32 @@ use crate::pg::{isolation, wal};
 use crate::state::platform::{self, PG};
 use crate::state::rel;
 use crate::state::stop::reach;
-use mixedcc_engine::csn::Csn;
 use mixedcc_engine::platform::Platform;
 use mixedcc_engine::Txn;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
 mod cuts;
+pub mod kinds;
 mod marks;
-pub use cuts::{size, startup};
+pub use cuts::Cut;
 pub use marks::await_marks;
 
-/// May the READ ONLY transaction be mixed (INV-CUT)?
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Cut {
-    /// Yes.
-    Whole,
-    /// No: its snapshots are of different moments.
-    Torn,
+/// Bytes of shared memory.
+pub fn size() -> usize {
+    cuts::size() + kinds::size()
+}
+
+/// Finds the blocks, or makes them.
+///
+/// # Safety
+/// Called by the start-up hook of shared memory, with AddinShmemInitLock.
+pub unsafe fn startup() {
+    // SAFETY: the contract of this function.
+    unsafe {
+        cuts::startup();
+        kinds::startup();
+    }
 }
 
 /// Does the setting want mixed transactions to be serializable?
@@ -52,7 +60,7 @@ pub fn is_wanted() -> bool {
 pub fn begin() {
     refuse_foreign(&backend().mixed);
     if super::mode() == Mode::SerializableReadOnly {
-        begin_read_only(backend().cut);
+        begin_read_only(backend());
     } else {
         check_standing();
         super::validate_at_commit();
@@ -72,22 +80,25 @@ pub fn refuse_foreign(t: &Touched) {
     }
 }
 
-fn begin_read_only(cut: Option<Cut>) {
+/// An ERROR if its snapshots are of different moments (INV-CUT).
+fn begin_read_only(b: &Backend) {
     // What may have written in heap is no reader.
     let reads = compat::serializable_standing() != Standing::Writer;
-    match cut.filter(|_| reads) {
-        Some(Cut::Whole) => {}
-        Some(Cut::Torn) if faults::on(Fault::MixedTorn) => {}
-        Some(Cut::Torn) => complain_with_detail(
+    let Some(cut) = b.cut.filter(|_| reads) else {
+        unsupported(
+            "this SERIALIZABLE READ ONLY transaction cannot use both mixedcc tables and tables of another access method",
+            "It has imported its snapshot, or was READ WRITE or had another mixedcc.mixed_serializable at its first query.",
+        )
+    };
+    // SAFETY: the snapshot of a SERIALIZABLE transaction, which has begun its first query.
+    let is_whole = unsafe { cut.admit(pg_sys::GetTransactionSnapshot(), b.read_csn) };
+    if !is_whole && !faults::on(Fault::MixedTorn) {
+        complain_with_detail(
             PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
             "could not serialize access due to concurrent transactions",
             "A transaction that uses mixedcc tables and others was about to commit when this READ ONLY one took its snapshots.",
             "The transaction might succeed if retried.",
-        ),
-        None => unsupported(
-            "this SERIALIZABLE READ ONLY transaction cannot use both mixedcc tables and tables of another access method",
-            "It has imported its snapshot, or was READ WRITE or had another mixedcc.mixed_serializable at its first query.",
-        ),
+        );
     }
 }
 
@@ -106,38 +117,36 @@ fn check_standing() {
     }
 }
 
-/// The READ ONLY transaction has taken its snapshots: is it a cut (INV-CUT)?
-///
-/// # Safety
-/// A valid MVCC snapshot of this backend, taken before the snapshot `csn` of ours.
-pub unsafe fn cut(s: pg_sys::Snapshot, csn: Csn) -> Option<Cut> {
-    // SAFETY: `s` is valid (contract of this function).
-    is_wanted().then(|| match unsafe { cuts::admit(s, csn) } {
-        true => Cut::Whole,
-        false => Cut::Torn,
-    })
-}
-
-/// Has it changed heap, or a catalog? A transaction with an id counts as such, unless the id is for
-/// changes of ours, which are decoded. Statements over heap are seen by the executor's hooks in any
-/// case, but for those of a worker that replays an origin.
-fn has_written_elsewhere(b: &Backend) -> bool {
-    PG.has_written() && (!b.xid_for_changes || wal::has_origin())
+/// What a READ ONLY transaction, which has just taken its snapshot of ours, must know if it becomes
+/// mixed.
+pub fn cut() -> Option<Cut> {
+    is_wanted().then(Cut::look)
 }
 
 /// Is the transaction, which is about to commit or to be prepared, a mixed one that may have
-/// written?
-pub(super) fn is_mixed(b: &Backend) -> bool {
-    match b.mode {
-        Some(Mode::Serializable) => b.mixed.mixed || b.mixed.ours && is_wanted() && has_written_elsewhere(b),
-        Some(Mode::SerializableReadOnly) if b.mixed.ours && is_wanted() && PG.has_written() => {
-            if compat::serializable_standing() == Standing::Writer {
-                begin_read_only(b.cut);
-            }
-            false
-        }
-        _ => false,
+/// written? An ERROR if it is READ ONLY, mixed, and no cut.
+pub(super) fn is_mixed(b: &mut Backend) -> bool {
+    if b.mixed.mixed {
+        return super::mode() == Mode::Serializable;
     }
+    if !is_wanted() || parallel::is_worker() {
+        return false;
+    }
+    b.mixed.ours |= b.txn.is_active() && !b.txn.is_untouched();
+    let told = kinds::note_told(&mut b.mixed);
+    if b.mixed.ours && PG.has_written() || b.mixed.routed {
+        kinds::note_written(&mut b.mixed);
+    }
+    if !(b.mixed.ours && b.mixed.others) {
+        return false;
+    }
+    if super::mode() == Mode::Serializable {
+        return true;
+    }
+    if told || compat::serializable_standing() == Standing::Writer {
+        begin_read_only(b);
+    }
+    false
 }
 
 /// The commit of a mixed transaction begins. It may still sleep for other locks after this.
@@ -182,7 +191,7 @@ pub fn enter_commit(last: impl FnOnce()) {
     cuts::note_commit(wal::full_xid());
     compat::check_before_commit();
     reach("mixed-tested");
-    if compat::has_missed_prepared() && !faults::on(Fault::MixedMissed) {
+    if compat::has_missed_ended() && !faults::on(Fault::MixedMissed) {
         complain_with_detail(
             PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
             "could not serialize access due to read/write dependencies among transactions",

@@ -14,7 +14,7 @@ import psycopg2
 
 from lib import protocols
 from lib.common import (RETRY, check, connect, create_table, drop_database, equal, main, make_database, must_be_found, must_come,
-                        premise, query, value, waits_for_lock)
+                        premise, query, reload, value, waits_for_lock)
 from lib.standing import Point
 
 DATABASE = "process_mixed"
@@ -320,6 +320,128 @@ def test_faults():
     admin.close()
 
 
+# --- which tables it has used ----------------------------------------------------
+
+# Ways of a change that names no table of ours, or of heap: rows go to a partition, or C code and
+# utilities write.
+WRITES_OURS = {
+    "a row that is routed": "INSERT INTO parts VALUES (1)",
+    "a row that an UPDATE moves": "UPDATE parts SET k = 1 WHERE k = 101",
+    "COPY": "COPY parts FROM PROGRAM 'echo 1'",
+    "TRUNCATE": "TRUNCATE in_ours",
+    "TRUNCATE of the parent": "TRUNCATE parts",
+    "CREATE TABLE AS": "CREATE TABLE made USING mixedcc AS SELECT 1",
+}
+WRITES_HEAP = {
+    "a row that is routed": "INSERT INTO parts VALUES (102)",
+    "COPY": "COPY parts FROM PROGRAM 'echo 102'",
+    "TRUNCATE": "TRUNCATE in_heap",
+    "CREATE TABLE AS": "CREATE TABLE made AS SELECT 1",
+}
+NEITHER = {
+    "rows with a unique key": "INSERT INTO m VALUES (99, 0); DELETE FROM m WHERE k = 98",
+    "a row that is routed to ours": "INSERT INTO parts VALUES (1)",
+    "a transaction id": "SELECT pg_current_xact_id()",
+    "definitions": "CREATE TABLE made (k int)",
+    "nextval": "SELECT nextval('numbers') FROM generate_series(1, 40)",
+    "EXPLAIN of heap": "EXPLAIN UPDATE h SET v = 1",
+}
+
+
+def make_parts(admin):
+    query(admin, "DROP TABLE IF EXISTS parts; DROP SEQUENCE IF EXISTS numbers; CREATE SEQUENCE numbers")
+    query(admin, "CREATE TABLE parts (k int) PARTITION BY RANGE (k)")
+    query(admin, "CREATE TABLE in_ours PARTITION OF parts FOR VALUES FROM (0) TO (100) USING mixedcc")
+    query(admin, "CREATE TABLE in_heap PARTITION OF parts FOR VALUES FROM (100) TO (200) USING heap")
+    query(admin, "INSERT INTO parts VALUES (2), (101)")
+
+
+def test_kinds():
+    admin = connect(DATABASE)
+    for name, sql in WRITES_OURS.items():
+        tables(admin)
+        make_parts(admin)
+        a, b = Session(), Session()
+        a.get("h", 1)
+        b.run("SELECT count(*) FROM in_ours")
+        b.put("h", 1)
+        premise("kinds: B commits", b.commit())
+        if "moves" in name:
+            a.run("SELECT count(*) FROM h WHERE k = 3")
+        a.run(sql)
+        committed = a.commit()
+        # An own new table, which nobody else has read, is no conflict; but it counts.
+        check(f"kinds: {name} counts as a use of ours", not committed and a.error == "40001", a.error)
+        end(a, b)
+    for name, sql in WRITES_HEAP.items():
+        tables(admin)
+        make_parts(admin)
+        refused(f"PREPARE after {name} in heap", "SERIALIZABLE", "UPDATE m SET v = 1 WHERE k = 1", sql, "PREPARE TRANSACTION 'mixed'")
+    for name, sql in NEITHER.items():
+        tables(admin)
+        make_parts(admin)
+        s = Session()
+        s.run("UPDATE m SET v = 1 WHERE k = 1")
+        s.run(sql)
+        s.run("PREPARE TRANSACTION 'mixed'")
+        equal(f"kinds: {name}: no use of heap", s.error, None)
+        query(admin, "ROLLBACK PREPARED 'mixed'")
+        end(s)
+    query(admin, "ALTER SYSTEM SET track_counts = off")
+    reload(admin)
+    tables(admin)
+    refused("PREPARE after an INSERT that is not counted", "SERIALIZABLE", "INSERT INTO m VALUES (99, 0)", "PREPARE TRANSACTION 'mixed'")
+    query(admin, "ALTER SYSTEM RESET track_counts")
+    reload(admin)
+    query(admin, "DROP TABLE parts; DROP SEQUENCE numbers")
+    admin.close()
+
+
+def test_workers():
+    """A function in a parallel worker reads heap; the statement names neither kind."""
+    admin = connect(DATABASE)
+    tables(admin)
+    query(admin, "CREATE OR REPLACE FUNCTION peeks_at(oid) RETURNS bigint LANGUAGE plpgsql PARALLEL SAFE AS 'BEGIN RETURN (SELECT max(v) FROM h); END'")
+    workers = ("-c parallel_setup_cost=0 -c parallel_tuple_cost=0 -c min_parallel_table_scan_size=0 -c max_parallel_workers_per_gather=2 "
+               "-c parallel_leader_participation=off -c enable_seqscan=on -c enable_indexscan=off -c enable_indexonlyscan=off -c enable_bitmapscan=off")
+    look = "SELECT max(peeks_at(oid)) FROM pg_class"
+    for begin in ("SERIALIZABLE", "SERIALIZABLE READ ONLY"):
+        a, b = Session(begin, workers), Session()
+        premise("workers: the plan has them", "Gather" in str(query(a.connection, "EXPLAIN " + look)))
+        before = a.run("SELECT sum(v) FROM m")
+        if begin == "SERIALIZABLE":
+            a.run(look)
+            b.get("m", 1)
+            b.put("h", 1)
+            premise("workers: B commits", b.commit())
+            a.put("m", 1)
+            check("workers: who misses a commit in heap fails", not a.commit() and a.error == "40001", (a.error, before))
+        else:
+            a.run(look)
+            check("workers: a cut commits", a.commit(), a.error)
+        end(a, b)
+    admin.close()
+
+
+def test_prepared_beside():
+    """A transaction over heap that has only been prepared is no commit that others miss."""
+    admin = connect(DATABASE)
+    tables(admin)
+    p, m = Session(), Session()
+    m.get("h", 1)
+    p.put("h", 1)
+    p.run("PREPARE TRANSACTION 'beside'")
+    m.put("m", 1)
+    check("prepared: a mixed transaction commits beside it", m.commit(), (m.error, p.error))
+    late = Session()
+    before = late.get("h", 1)
+    query(admin, "COMMIT PREPARED 'beside'")
+    late.put("m", 2)
+    check("prepared: and not after it has missed its commit", not late.commit() and late.error == "40001", (late.error, before))
+    end(p, m, late)
+    admin.close()
+
+
 # --- what SSI has forgotten ------------------------------------------------------
 
 def test_summarised():
@@ -472,6 +594,11 @@ def test_refusals():
     query(admin, "CREATE USER MAPPING FOR CURRENT_USER SERVER far; CREATE FOREIGN TABLE f (k int) SERVER far OPTIONS (table_name 'm')")
     refused("a foreign table", "SERIALIZABLE", both, "SELECT count(*) FROM f")
     refused("a foreign table before", "SERIALIZABLE", "SELECT count(*) FROM f", both)
+    make_parts(admin)
+    query(admin, "CREATE FOREIGN TABLE far_part PARTITION OF parts FOR VALUES FROM (200) TO (300) SERVER far OPTIONS (table_name 'h')")
+    refused("a foreign partition, to which a row is routed", "SERIALIZABLE", both, "INSERT INTO parts VALUES (201)")
+    refused("a foreign partition of a COPY", "SERIALIZABLE", both, "COPY parts FROM PROGRAM 'echo 201'")
+    query(admin, "DROP TABLE parts")
     exporter = Session("SERIALIZABLE READ ONLY")
     snapshot = exporter.run("SELECT count(*) FROM m") and exporter.run("SELECT pg_export_snapshot()")[0][0]
     refused("an imported snapshot", "SERIALIZABLE READ ONLY", f"SET TRANSACTION SNAPSHOT '{snapshot}'", both)
@@ -494,7 +621,7 @@ def run():
     if sys.argv[1:2] == ["--faults"]:
         test_faults()
     else:
-        for test in (test_rules, test_commits, test_ends, test_refusals, test_summarised):
+        for test in (test_rules, test_kinds, test_workers, test_prepared_beside, test_commits, test_ends, test_refusals, test_summarised):
             test()
     drop_database(DATABASE)
 

@@ -10,7 +10,7 @@ use mixedcc_engine::primitive::{AtomicU64, Ordering};
 use pgrx::pg_sys;
 
 /// Pairs of snapshots that are remembered.
-const ROOM: usize = 128;
+const ROOM: usize = 1024;
 
 /// The shared block.
 #[repr(C)]
@@ -21,11 +21,13 @@ struct Shared {
     cuts: Cuts,
 }
 
-/// The pairs, in no order.
+/// The pairs, a ring, sorted by their moments. None crosses another, so they are in the order of
+/// their CSNs, too.
 #[repr(C)]
 struct Cuts {
+    first: usize,
     len: usize,
-    at: [Pair; ROOM],
+    ring: [Pair; ROOM],
     /// The largest moment, and CSN, of a pair that was forgotten.
     lost: (u64, Csn),
 }
@@ -41,31 +43,51 @@ struct Pair {
 }
 
 impl Cuts {
-    /// Adds a pair of snapshots, if it is in the same order by both (INV-CUT).
+    /// Adds a pair of snapshots, if it is in the same order by both (INV-CUT). Most are among the
+    /// latest, so this looks from the end.
     fn admit(&mut self, moment: u64, csn: Csn) -> bool {
-        let known = &mut self.at[..self.len];
-        let crossed = |p: &Pair| p.moment > moment && p.first < csn || p.moment < moment && p.last > csn;
-        if moment < self.lost.0 || csn < self.lost.1 || known.iter().any(crossed) {
+        if moment < self.lost.0 || csn < self.lost.1 {
             return false;
         }
-        if let Some(p) = known.iter_mut().find(|p| p.moment == moment) {
+        let after = (0..self.len).rev().take_while(|&i| self.at(i).moment > moment).count();
+        let place = self.len - after;
+        let is_known = place > 0 && self.at(place - 1).moment == moment;
+        let before = place - usize::from(is_known);
+        if before > 0 && self.at(before - 1).last > csn || after > 0 && self.at(place).first < csn {
+            return false;
+        }
+        if is_known {
+            let p = self.at_mut(before);
             (p.first, p.last) = (p.first.min(csn), p.last.max(csn));
-            return true;
+        } else {
+            self.remember(place, Pair { moment, first: csn, last: csn });
         }
-        if self.len == ROOM {
-            self.forget_first();
-        }
-        self.at[self.len] = Pair { moment, first: csn, last: csn };
-        self.len += 1;
         true
     }
 
-    fn forget_first(&mut self) {
-        let Some(first) = (0..self.len).min_by_key(|&i| self.at[i].moment) else { return };
-        let p = self.at[first];
-        self.lost = (self.lost.0.max(p.moment), self.lost.1.max(p.last));
-        self.len -= 1;
-        self.at[first] = self.at[self.len];
+    fn at(&self, i: usize) -> &Pair {
+        &self.ring[(self.first + i) % ROOM]
+    }
+
+    fn at_mut(&mut self, i: usize) -> &mut Pair {
+        &mut self.ring[(self.first + i) % ROOM]
+    }
+
+    /// Adds the pair behind `place` others. The earliest is forgotten where there is no room.
+    fn remember(&mut self, mut place: usize, pair: Pair) {
+        if self.len == ROOM {
+            let p = if place == 0 { pair } else { *self.at(0) };
+            self.lost = (self.lost.0.max(p.moment), self.lost.1.max(p.last));
+            if place == 0 {
+                return;
+            }
+            (self.first, self.len, place) = ((self.first + 1) % ROOM, self.len - 1, place - 1);
+        }
+        self.len += 1;
+        for i in (place + 1..self.len).rev() {
+            *self.at_mut(i) = *self.at(i - 1);
+        }
+        *self.at_mut(place) = pair;
     }
 }
 
@@ -104,18 +126,31 @@ pub fn note_commit(xid: u64) {
     last().store(xid, Ordering::SeqCst);
 }
 
-/// Is a snapshot of heap with the snapshot `csn` of ours a cut (INV-CUT)? If so it is remembered.
-///
-/// # Safety
-/// A valid MVCC snapshot of this backend, taken before that of ours.
-pub unsafe fn admit(s: pg_sys::Snapshot, csn: Csn) -> bool {
-    // SAFETY: `s` is valid (contract of this function).
-    let (seen, moment) = unsafe { (sees(s, last().load(Ordering::SeqCst)), moment(s)) };
-    let in_order = shmem::cutting(|| {
-        // SAFETY: as in `last`. The lock is held, so no other reference to the pairs is in use.
-        unsafe { &mut (*SHARED.get()).cuts }.admit(moment, csn)
-    });
-    seen && (in_order || faults::on(Fault::MixedCrossed))
+/// Of a READ ONLY transaction: the full id of the mixed transaction that had taken the lock last,
+/// when its snapshot of ours was there; 0: none.
+#[derive(Clone, Copy)]
+pub struct Cut(u64);
+
+impl Cut {
+    /// The transaction has taken its snapshot of ours.
+    pub fn look() -> Cut {
+        Cut(last().load(Ordering::SeqCst))
+    }
+
+    /// Is a snapshot of heap with the snapshot `csn` of ours a cut (INV-CUT)? If so it is
+    /// remembered.
+    ///
+    /// # Safety
+    /// A valid MVCC snapshot of this backend, taken before that of ours.
+    pub unsafe fn admit(self, s: pg_sys::Snapshot, csn: Csn) -> bool {
+        // SAFETY: `s` is valid (contract of this function).
+        let (seen, moment) = unsafe { (sees(s, self.0), moment(s)) };
+        seen && shmem::cutting(|| {
+            // SAFETY: as in `last`. The lock is held, so no other reference to the pairs is in use.
+            let in_order = unsafe { &mut (*SHARED.get()).cuts }.admit(moment, csn);
+            in_order || faults::on(Fault::MixedCrossed)
+        })
+    }
 }
 
 /// Had the transaction with this full id ended for the snapshot? Those before it in the order of
@@ -132,7 +167,8 @@ unsafe fn sees(s: pg_sys::Snapshot, xid: u64) -> bool {
 
 /// How many transactions had ended for the snapshot: each end of a transaction with an id makes it
 /// larger by one at least, so it tells the order of snapshots. (Those that are not top-level ones
-/// count as ended as soon as an id is that is above theirs.)
+/// count as ended as soon as an id is that is above theirs. One that is being prepared is in the
+/// snapshot twice for a time.)
 ///
 /// # Safety
 /// A valid MVCC snapshot of this backend.
@@ -140,10 +176,15 @@ unsafe fn moment(s: pg_sys::Snapshot) -> u64 {
     let next = wal::next_full_xid();
     let widen = |xid: u32| next - u64::from((next as u32).wrapping_sub(xid));
     // SAFETY: `s` is valid (contract of this function).
-    let (end, running) = unsafe { (widen(u32::from((*s).xmax)), u64::from((*s).xcnt)) };
+    let (end, mut running) = unsafe {
+        let ids = std::slice::from_raw_parts((*s).xip, (*s).xcnt as usize);
+        (widen(u32::from((*s).xmax)), ids.iter().map(|&id| u32::from(id)).collect::<Vec<_>>())
+    };
+    running.sort_unstable();
+    running.dedup();
     // A snapshot leaves the id of its own transaction out of those that run.
     let own = wal::full_xid_if_any().is_some_and(|own| own < end);
-    end - running - u64::from(own)
+    end - running.len() as u64 - u64::from(own)
 }
 
 #[cfg(test)]
@@ -151,7 +192,7 @@ mod unit {
     use super::{Cuts, Pair, ROOM};
 
     fn none() -> Cuts {
-        Cuts { len: 0, at: [Pair { moment: 0, first: 0, last: 0 }; ROOM], lost: (0, 0) }
+        Cuts { first: 0, len: 0, ring: [Pair { moment: 0, first: 0, last: 0 }; ROOM], lost: (0, 0) }
     }
 
     #[test]
@@ -175,5 +216,25 @@ mod unit {
         assert_eq!(cuts.len, ROOM);
         assert!(!cuts.admit(9, 90), "10 is forgotten");
         assert!(cuts.admit(10, 100) && cuts.admit(11, 110));
+        assert!(cuts.admit(10, 105), "it has no room, and is forgotten at once");
+        assert!(!cuts.admit(11, 104) && cuts.admit(10, 105));
+    }
+
+    /// The same answers as a list of all pairs gives, as far as nothing is forgotten.
+    #[test]
+    fn answers_are_those_of_a_list() {
+        let (mut cuts, mut list, mut state) = (none(), Vec::<(u64, u64)>::new(), 7_u64);
+        let mut admitted = 0;
+        for step in 0..3 * ROOM as u64 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (moment, csn) = (step / 8 + (state >> 33) % 8, step / 8 + (state >> 45) % 8);
+            let crosses = list.iter().any(|&(m, c)| m > moment && c < csn || m < moment && c > csn);
+            assert_eq!(cuts.admit(moment, csn), !crosses, "{step}: {moment}, {csn}");
+            if !crosses {
+                list.push((moment, csn));
+                admitted += 1;
+            }
+        }
+        assert!(admitted > ROOM as u64 / 2, "{admitted}");
     }
 }
