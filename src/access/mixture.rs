@@ -2,12 +2,12 @@
 //! decides.
 
 use crate::pg;
-use crate::pg::errors::{complain_with_detail, unsupported};
+use crate::pg::errors::complain_with_detail;
 use crate::pg::guc::{Mixed, MIXED_SERIALIZABLE};
 use crate::pg::isolation;
 use crate::state::standby;
 use crate::state::xact::mixed::{self, kinds};
-use crate::state::xact::{self, parallel, Mode, Touched};
+use crate::state::xact::{self, parallel, Mode};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -37,12 +37,12 @@ pub unsafe fn check_tables(ours: bool, rels: &[pg_sys::Relation]) {
     let t = xact::touched();
     // SAFETY: the relations are null or open (contract of this function).
     let others = rels.iter().any(|r| unsafe { kinds::is_other(*r) });
-    if parallel::is_worker() {
-        return check_worker(t, ours, others);
-    }
     (t.ours, t.others) = (t.ours | ours, t.others | others);
     // SAFETY: the relations are null or open (contract of this function).
     t.foreign = t.foreign || rels.iter().any(|r| unsafe { kinds::is_foreign(*r) });
+    if parallel::is_worker() {
+        return kinds::tell_leader(t); // it acts at its commit
+    }
     if t.foreign {
         xact::validate_at_commit();
     }
@@ -70,21 +70,6 @@ pub unsafe fn check_tables(ours: bool, rels: &[pg_sys::Relation]) {
         e.report(PgLogLevel::WARNING);
     } else {
         e.report(PgLogLevel::ERROR);
-    }
-}
-
-/// A parallel worker starts a statement: its leader's, which has looked at it, or one of a function
-/// that this calls, of which the leader does not know.
-fn check_worker(t: &mut Touched, ours: bool, others: bool) {
-    let is_first = !(t.ours || t.others);
-    (t.ours, t.others) = (t.ours | ours, t.others | others);
-    kinds::tell_leader(t);
-    t.mixed |= is_first && ours && others;
-    if t.ours && t.others && !t.mixed && mixed::is_wanted() {
-        unsupported(
-            "a parallel worker cannot call a function that uses the one of mixedcc tables and tables of another access method while its statement uses the other",
-            "Mark the function PARALLEL RESTRICTED, or set max_parallel_workers_per_gather to 0.",
-        );
     }
 }
 
