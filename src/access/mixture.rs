@@ -36,11 +36,11 @@ pub fn check() {
 pub unsafe fn check_tables(ours: bool, rels: &[pg_sys::Relation]) {
     let t = xact::touched();
     // SAFETY: the relations are null or open (contract of this function).
-    let others = rels.iter().any(|r| unsafe { kinds::is_other(*r) });
-    (t.ours, t.others) = (t.ours | ours, t.others | others);
-    // SAFETY: the relations are null or open (contract of this function).
-    t.foreign = t.foreign || rels.iter().any(|r| unsafe { kinds::is_foreign(*r) });
+    let (others, foreign) =
+        unsafe { (rels.iter().any(|r| kinds::is_other(*r)), rels.iter().any(|r| kinds::is_foreign(*r))) };
+    t.foreign |= foreign;
     if parallel::is_worker() {
+        (t.ours, t.others) = (t.ours | ours, t.others | others);
         return kinds::tell_leader(t); // it acts at its commit
     }
     if t.foreign {
@@ -49,28 +49,30 @@ pub unsafe fn check_tables(ours: bool, rels: &[pg_sys::Relation]) {
     if t.mixed {
         mixed::refuse_foreign(t);
         if others {
-            mixed::refuse_late(t);
+            mixed::refuse_late();
         }
-        return;
+    } else if (t.ours | ours) && (t.others | others) && !t.passed {
+        decide(); // an ERROR leaves the kinds as they were
     }
-    if !(t.ours && t.others) || t.warned {
-        return;
-    }
+    let t = xact::touched();
+    (t.ours, t.others) = (t.ours | ours, t.others | others);
+}
+
+/// A transaction comes to tables of both kinds.
+fn decide() {
     if mixed::is_wanted() {
         return mixed::begin();
     }
-    let setting = MIXED_SERIALIZABLE.get();
     let ours_alone = isolation::is_ours_alone();
-    if setting == Mixed::Allow || ours_alone && xact::mode() == Mode::SerializableReadOnly {
-        return; // two snapshots, as at REPEATABLE READ: that is what pg_dump asks for
-    }
     let e = if ours_alone { mixture_of_ours_alone() } else { mixture() };
-    if setting == Mixed::Warning {
-        t.warned = true;
-        e.report(PgLogLevel::WARNING);
-    } else {
-        e.report(PgLogLevel::ERROR);
+    match MIXED_SERIALIZABLE.get() {
+        Mixed::Allow => {}
+        // Two snapshots, as at REPEATABLE READ: that is what pg_dump asks for.
+        _ if ours_alone && xact::mode() == Mode::SerializableReadOnly => return,
+        Mixed::Warning => e.report(PgLogLevel::WARNING),
+        _ => e.report(PgLogLevel::ERROR),
     }
+    xact::touched().passed = true;
 }
 
 /// A statement of a transaction that was asked for as SERIALIZABLE on a standby uses these tables

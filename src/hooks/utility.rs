@@ -256,7 +256,8 @@ fn note_copy(s: *mut pg_sys::CopyStmt) {
         if !rel.is_null() {
             pg_sys::RelationClose(rel);
         }
-        if pg::is_serializable() {
+        let routes = (*s).is_from && pg_sys::get_rel_relkind(oid) as u8 == pg_sys::RELKIND_PARTITIONED_TABLE;
+        if routes && pg::is_serializable() {
             xact::touched().foreign |= has_foreign(oid);
         }
     }
@@ -366,15 +367,20 @@ fn truncates_foreign(s: *mut pg_sys::TruncateStmt) -> bool {
     // SAFETY: the statement's list has range variables, or is null (parsenodes.h).
     unsafe {
         let all = pgrx::PgList::<pg_sys::RangeVar>::from_pg((*s).relations);
-        let found = all.iter_ptr().any(|rv| relid(rv).is_some_and(has_foreign));
+        let found = all
+            .iter_ptr()
+            .any(|rv| relid(rv).is_some_and(|oid| if (*rv).inh { has_foreign(oid) } else { is_foreign(oid) }));
         found
     }
 }
 
+fn is_foreign(oid: Oid) -> bool {
+    // SAFETY: catalog look-up: any OID is answered.
+    (unsafe { pg_sys::get_rel_relkind(oid) }) as u8 == pg_sys::RELKIND_FOREIGN_TABLE
+}
+
 /// Is it a foreign table, or is one among its descendants?
 fn has_foreign(oid: Oid) -> bool {
-    // SAFETY: catalog look-up: any OID is answered.
-    let is_foreign = |oid| (unsafe { pg_sys::get_rel_relkind(oid) }) as u8 == pg_sys::RELKIND_FOREIGN_TABLE;
     family(oid).into_iter().any(is_foreign)
 }
 

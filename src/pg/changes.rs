@@ -23,14 +23,13 @@ pub fn listen(listener: Listener) {
 }
 
 unsafe extern "C-unwind" fn changed(_arg: Datum, relation: Oid) {
-    HEARD.set(messages());
     // SAFETY: one thread; the list does not change after `_PG_init`.
     for listener in unsafe { LISTENERS.get_mut() } {
         listener(relation);
     }
 }
 
-/// So many messages had come when the listeners were called last, or a transaction ended well.
+/// So many messages had come when a transaction ended last, and the listeners had heard of all.
 static HEARD: Local<u64> = Local::new(0);
 
 /// Messages of changes that this process has begun to work through (sinval.c).
@@ -54,5 +53,6 @@ pub fn after_error() {
     if HEARD.get() != messages() {
         // SAFETY: the arguments are those of a change of any relation.
         unsafe { changed(Datum::from(0), pg_sys::InvalidOid) };
+        HEARD.set(messages());
     }
 }

@@ -101,8 +101,8 @@ pub struct Touched {
     pub routed: bool,
     /// Ours and those of another access method, in a transaction that stays serializable.
     pub mixed: bool,
-    /// It was said.
-    pub warned: bool,
+    /// Ours and those of another access method, which the setting has let pass.
+    pub passed: bool,
 }
 
 impl Touched {
@@ -137,6 +137,7 @@ fn new_backend() -> &'static mut Backend {
     // `backend`). The callback lives as long as the library.
     unsafe {
         pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::from(0));
+        mixed::kinds::forget_told(); // of a process before
         BACKEND.get_mut().insert(Backend {
             txn: Awake::new(Txn::new(shmem::engine(), shmem::my_slot())),
             commit: Commit::default(),

@@ -94,7 +94,7 @@ pub use maintenance::{
 pub use nbtree::{is_hollow, is_hollow_storage, may_be_hollow, poison, write_hollow_init, write_hollow_mark};
 pub use nodes::{array_length, is_c_collation, is_of_row, mutated, relation_name, walk_children};
 pub use predicate::{
-    check_before_commit, count_as_writer, has_missed_ended, is_shown, serializable_standing, unmarked_missed, Standing,
+    check_before_commit, count_as_writer, is_shown, missed_ones, serializable_standing, unmarked_missed, Standing,
 };
 pub use process::nap;
 pub use process::{

@@ -115,16 +115,14 @@ pub fn serializable_standing() -> Standing {
 }
 
 /// Has the running transaction read something that another serializable transaction has replaced
-/// which has ended? One that has prepared and is still running for snapshots has not.
-pub fn has_missed_ended() -> bool {
+/// which has committed? And the ids of those that have prepared, and are not marked as committed.
+pub fn missed_ones() -> (bool, Vec<u32>) {
     let look = |own: &Xact| {
-        let ended = own.flags & FORGOTTEN_WRITER != 0 || missed(own).any(|x| x.flags & COMMITTED != 0);
+        let committed = own.flags & FORGOTTEN_WRITER != 0 || missed(own).any(|x| x.flags & COMMITTED != 0);
         let prepared = missed(own).filter(|x| x.flags & (PREPARED | COMMITTED) == PREPARED);
-        (ended, prepared.map(|x| x.top_xid).collect::<Vec<_>>())
+        (committed, prepared.map(|x| x.top_xid).collect())
     };
-    // SAFETY: looks at shared memory. 0 is no id, and counts as ended.
-    let has_ended = |xid: u32| !unsafe { pg_sys::TransactionIdIsInProgress(pg_sys::TransactionId::from(xid)) };
-    with_own(look).is_some_and(|(ended, prepared)| ended || prepared.into_iter().any(has_ended))
+    with_own(look).unwrap_or_default()
 }
 
 /// Those that have replaced what the transaction has read. Under SerializableXactHashLock.
@@ -142,15 +140,15 @@ fn missed(own: &Xact) -> impl Iterator<Item = &Xact> {
     })
 }
 
-/// A transaction of a process.
+/// A transaction that has prepared. `pid`: its process, 0 after PREPARE TRANSACTION.
 #[derive(Clone, Copy, Debug)]
 pub struct Running {
-    pid: i32,
-    xid: u32,
+    pub pid: i32,
+    pub xid: u32,
 }
 
-/// Do snapshots show a transaction which has prepared, or has it been undone? (Those of PREPARE
-/// TRANSACTION have no process.) Raises nothing.
+/// Do snapshots show the transaction of a process which has prepared, or has it been undone? Raises
+/// nothing.
 pub fn is_shown(x: Running) -> bool {
     // SAFETY: looks at the processes. The entry of one stays in shared memory when it ends, and its
     // `xid` is read whole.

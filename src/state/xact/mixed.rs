@@ -4,7 +4,7 @@
 //! **INV-MIXED**: A mixed transaction that may write commits under a lock of the cluster (R2). It
 //! takes the lock before its CSN, and PostgreSQL releases it when snapshots of heap show the
 //! transaction. Under the lock it makes PostgreSQL's test before a commit, and then its own (R1):
-//! no transaction that has replaced what it has read in heap has prepared. Heap counts it as one
+//! no transaction that has replaced what it has read in heap has ended. Heap counts it as one
 //! that has written. Its transaction id is in the shared block since before the CSN.
 //!
 //! **INV-CUT**: A mixed transaction that was READ ONLY at its first query (R3) has two snapshots.
@@ -12,7 +12,7 @@
 //! was taken. And of two such transactions the one whose snapshot of heap is later does not have
 //! the earlier one of ours.
 //!
-//! Temporary tables and catalogs are not heap here, but what has a transaction id is.
+//! Temporary tables and catalogs are not heap here.
 
 use super::{backend, order, parallel, tags, Backend, Mode, Touched};
 use crate::pg::compat::{self, Standing};
@@ -23,6 +23,7 @@ use crate::pg::{isolation, wal};
 use crate::state::platform::{self, PG};
 use crate::state::rel;
 use crate::state::stop::reach;
+use mixedcc_engine::csn::Csn;
 use mixedcc_engine::platform::Platform;
 use mixedcc_engine::Txn;
 use pgrx::pg_sys;
@@ -58,6 +59,7 @@ pub fn is_wanted() -> bool {
 
 /// The transaction has used tables of ours and of heap, or is about to.
 pub fn begin() {
+    refuse_late();
     refuse_foreign(&backend().mixed);
     if super::mode() == Mode::SerializableReadOnly {
         begin_read_only(backend());
@@ -91,12 +93,12 @@ fn begin_read_only(b: &Backend) {
         )
     };
     // SAFETY: the snapshot of a SERIALIZABLE transaction, which has begun its first query.
-    let is_whole = unsafe { cut.admit(pg_sys::GetTransactionSnapshot(), b.read_csn) };
+    let is_whole = cut.is_admitted() || unsafe { cut.admit(pg_sys::GetTransactionSnapshot(), b.read_csn) };
     if !is_whole && !faults::on(Fault::MixedTorn) {
         complain_with_detail(
             PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
             "could not serialize access due to concurrent transactions",
-            "A transaction that uses mixedcc tables and others was about to commit when this READ ONLY one took its snapshots.",
+            "This READ ONLY transaction has a snapshot of the mixedcc tables and one of the others, which cannot be put in one order with other transactions over both.",
             "The transaction might succeed if retried.",
         );
     }
@@ -117,10 +119,14 @@ fn check_standing() {
     }
 }
 
-/// What a READ ONLY transaction, which has just taken its snapshot of ours, must know if it becomes
-/// mixed.
-pub fn cut() -> Option<Cut> {
-    is_wanted().then(Cut::look)
+/// What a READ ONLY transaction, which has just taken its snapshot `csn` of ours, must know if it
+/// becomes mixed. One that is DEFERRABLE is to run for long without a failure: it registers now.
+///
+/// # Safety
+/// A valid MVCC snapshot of this backend, taken before that of ours.
+pub unsafe fn cut(s: pg_sys::Snapshot, csn: Csn) -> Option<Cut> {
+    // SAFETY: a variable of this process; the contract of this function.
+    is_wanted().then(|| unsafe { Cut::look().early(pg_sys::XactDeferrable, s, csn) })
 }
 
 /// Is the transaction, which is about to commit or to be prepared, a mixed one that may have
@@ -129,7 +135,7 @@ pub(super) fn is_mixed(b: &mut Backend) -> bool {
     if b.mixed.mixed {
         return super::mode() == Mode::Serializable;
     }
-    if !is_wanted() || parallel::is_worker() {
+    if !is_wanted() || b.mixed.passed || parallel::is_worker() {
         return false;
     }
     b.mixed.ours |= b.txn.is_active() && !b.txn.is_untouched();
@@ -156,6 +162,7 @@ pub(super) fn begin_commit() {
     b.mixed.mixed = true;
     wal::full_xid();
     check_standing();
+    super::thaw();
     if !faults::on(Fault::MixedReader) {
         count_as_writer(&b.txn);
     }
@@ -191,7 +198,7 @@ pub fn enter_commit(last: impl FnOnce()) {
     cuts::note_commit(wal::full_xid());
     compat::check_before_commit();
     reach("mixed-tested");
-    if compat::has_missed_ended() && !faults::on(Fault::MixedMissed) {
+    if has_missed_ended() && !faults::on(Fault::MixedMissed) {
         complain_with_detail(
             PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
             "could not serialize access due to read/write dependencies among transactions",
@@ -200,6 +207,12 @@ pub fn enter_commit(last: impl FnOnce()) {
         );
     }
     reach("mixed-entered");
+}
+
+/// R1: has a transaction that has replaced what this one has read ended for snapshots?
+fn has_missed_ended() -> bool {
+    let (committed, prepared) = compat::missed_ones();
+    committed || prepared.into_iter().any(|xid| !wal::is_running(xid))
 }
 
 fn take_turn() {
@@ -213,9 +226,9 @@ fn take_turn() {
     }
 }
 
-/// A statement of another extension's callback uses a table of heap after the tests.
-pub fn refuse_late(t: &Touched) {
-    if t.mixed && order::is_committing() {
+/// A statement of another extension's callback uses tables of both kinds after the tests.
+pub fn refuse_late() {
+    if order::is_committing() {
         unsupported(
             "tables cannot be used while a transaction over mixedcc tables and others commits",
             "Another extension's commit callback does it.",

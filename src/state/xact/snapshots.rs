@@ -27,7 +27,7 @@ unsafe fn fix_snapshot(snapshot: pg_sys::Snapshot) {
     unsafe {
         let kept = copies::take(snapshot, txn()).unwrap_or_else(|| take(snapshot));
         if mode() == Mode::SerializableReadOnly {
-            backend().cut = mixed::cut();
+            backend().cut = mixed::cut(snapshot, kept.upto);
         }
         adopt_snapshot(kept);
         lists::share(pg_sys::GetTransactionSnapshot(), snapshot);

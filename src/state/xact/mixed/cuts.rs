@@ -10,7 +10,7 @@ use mixedcc_engine::primitive::{AtomicU64, Ordering};
 use pgrx::pg_sys;
 
 /// Pairs of snapshots that are remembered.
-const ROOM: usize = 1024;
+const ROOM: usize = 4096;
 
 /// The shared block.
 #[repr(C)]
@@ -129,12 +129,29 @@ pub fn note_commit(xid: u64) {
 /// Of a READ ONLY transaction: the full id of the mixed transaction that had taken the lock last,
 /// when its snapshot of ours was there; 0: none.
 #[derive(Clone, Copy)]
-pub struct Cut(u64);
+pub struct Cut {
+    last: u64,
+    /// It has been admitted already.
+    admitted: bool,
+}
 
 impl Cut {
     /// The transaction has taken its snapshot of ours.
     pub fn look() -> Cut {
-        Cut(last().load(Ordering::SeqCst))
+        Cut { last: last().load(Ordering::SeqCst), admitted: false }
+    }
+
+    /// Admits the cut now, if `early`.
+    ///
+    /// # Safety
+    /// As for [`Cut::admit`].
+    pub unsafe fn early(self, early: bool, s: pg_sys::Snapshot, csn: Csn) -> Cut {
+        // SAFETY: the contract of this function.
+        Cut { admitted: early && unsafe { self.admit(s, csn) }, ..self }
+    }
+
+    pub fn is_admitted(self) -> bool {
+        self.admitted
     }
 
     /// Is a snapshot of heap with the snapshot `csn` of ours a cut (INV-CUT)? If so it is
@@ -144,7 +161,7 @@ impl Cut {
     /// A valid MVCC snapshot of this backend, taken before that of ours.
     pub unsafe fn admit(self, s: pg_sys::Snapshot, csn: Csn) -> bool {
         // SAFETY: `s` is valid (contract of this function).
-        let (seen, moment) = unsafe { (sees(s, self.0), moment(s)) };
+        let (seen, moment) = unsafe { (sees(s, self.last), moment(s)) };
         seen && shmem::cutting(|| {
             // SAFETY: as in `last`. The lock is held, so no other reference to the pairs is in use.
             let in_order = unsafe { &mut (*SHARED.get()).cuts }.admit(moment, csn);
