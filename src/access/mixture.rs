@@ -7,7 +7,7 @@ use crate::pg::guc::{Mixed, MIXED_SERIALIZABLE};
 use crate::pg::isolation;
 use crate::state::standby;
 use crate::state::xact::mixed::{self, kinds};
-use crate::state::xact::{self, parallel, Mode};
+use crate::state::xact::{self, parallel, Mode, Touched};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -16,7 +16,12 @@ use pgrx::prelude::*;
 #[inline]
 pub fn is_checked() -> bool {
     let touched = xact::touched();
-    !pg::is_serializable() || touched.ours && (!touched.others || touched.mixed)
+    !pg::is_serializable() || touched.ours && (!touched.others || touched.mixed || is_passed(touched))
+}
+
+/// Has the setting let the mixture pass, and does it do so still?
+fn is_passed(t: &Touched) -> bool {
+    t.passed && !mixed::is_wanted()
 }
 
 /// The transaction uses a table of ours.
@@ -51,7 +56,7 @@ pub unsafe fn check_tables(ours: bool, rels: &[pg_sys::Relation]) {
         if others {
             mixed::refuse_late();
         }
-    } else if (t.ours | ours) && (t.others | others) && !t.passed {
+    } else if (t.ours | ours) && (t.others | others) && !is_passed(t) {
         decide(); // an ERROR leaves the kinds as they were
     }
     let t = xact::touched();
@@ -64,13 +69,13 @@ fn decide() {
         return mixed::begin();
     }
     let ours_alone = isolation::is_ours_alone();
-    let e = if ours_alone { mixture_of_ours_alone() } else { mixture() };
+    let report = |level| if ours_alone { mixture_of_ours_alone() } else { mixture() }.report(level);
     match MIXED_SERIALIZABLE.get() {
         Mixed::Allow => {}
         // Two snapshots, as at REPEATABLE READ: that is what pg_dump asks for.
-        _ if ours_alone && xact::mode() == Mode::SerializableReadOnly => return,
-        Mixed::Warning => e.report(PgLogLevel::WARNING),
-        _ => e.report(PgLogLevel::ERROR),
+        _ if ours_alone && xact::mode() == Mode::SerializableReadOnly => {}
+        Mixed::Warning => report(PgLogLevel::WARNING),
+        _ => report(PgLogLevel::ERROR),
     }
     xact::touched().passed = true;
 }

@@ -85,6 +85,7 @@ unsafe extern "C-unwind" fn on_xact(event: pg_sys::XactEvent::Type, arg: *mut co
             if xact::prepared() {
                 forget();
             }
+            changes::note_end();
         }
         XACT_EVENT_PARALLEL_PRE_COMMIT => xact::prepare(),
         XACT_EVENT_PARALLEL_COMMIT => end(xact::publish()),

@@ -59,11 +59,11 @@ pub fn is_wanted() -> bool {
 
 /// The transaction has used tables of ours and of heap, or is about to.
 pub fn begin() {
-    refuse_late();
     refuse_foreign(&backend().mixed);
     if super::mode() == Mode::SerializableReadOnly {
         begin_read_only(backend());
     } else {
+        refuse_late();
         check_standing();
         super::validate_at_commit();
         super::thaw();
