@@ -388,7 +388,8 @@ unsafe fn fit(att: &pg_sys::FormData_pg_attribute) -> Fit {
         }
         let mut function = pg_sys::InvalidOid;
         let path = pg_sys::find_typmod_coercion_function(att.atttypid, &mut function);
-        if path != pg_sys::CoercionPathType::COERCION_PATH_FUNC || function.to_u32() >= pg_sys::FirstNormalObjectId {
+        let is_known = function.to_u32() < pg_sys::FirstNormalObjectId && compat::all_may_call(function);
+        if path != pg_sys::CoercionPathType::COERCION_PATH_FUNC || !is_known {
             return Fit::Assignment;
         }
         let mut f = Box::new(pg_sys::FmgrInfo::default());

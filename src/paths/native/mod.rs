@@ -276,7 +276,7 @@ impl Call {
     }
 }
 
-/// The function of `a + b`, if it is PostgreSQL's own and its result is an `a`.
+/// The function of `a + b`, if it is PostgreSQL's own, all may call it, and its result is an `a`.
 fn plus(a: Oid, b: Oid) -> Option<Oid> {
     // SAFETY: catalog look-ups: any OID is answered. The list of one name lives in the current
     // context.
@@ -284,7 +284,7 @@ fn plus(a: Oid, b: Oid) -> Option<Oid> {
         let op = pg_sys::OpernameGetOprid(pg_sys::lappend(std::ptr::null_mut(), plus_name()), a, b);
         let function = if op == pg_sys::InvalidOid { op } else { pg_sys::get_opcode(op) };
         let known = function != pg_sys::InvalidOid && function.to_u32() < pg_sys::FirstNormalObjectId;
-        (known && pg_sys::get_func_rettype(function) == a).then_some(function)
+        (known && pg_sys::get_func_rettype(function) == a && compat::all_may_call(function)).then_some(function)
     }
 }
 

@@ -424,3 +424,19 @@ pub unsafe fn primary_key_index(rel: pg_sys::Relation) -> Oid {
         pg_sys::RelationGetPrimaryKeyIndex(rel, false)
     }
 }
+
+/// May all call the function, because its rights are those that it was made with?
+pub fn all_may_call(function: Oid) -> bool {
+    // SAFETY: catalog look-up: any OID is answered. The row is released after its last use.
+    unsafe {
+        let procedure = pg_sys::SysCacheIdentifier::PROCOID as i32;
+        let row = pg_sys::SearchSysCache1(procedure, function.into());
+        if row.is_null() {
+            return false;
+        }
+        let mut has_default = false;
+        pg_sys::SysCacheGetAttr(procedure, row, pg_sys::Anum_pg_proc_proacl as i16, &mut has_default);
+        pg_sys::ReleaseSysCache(row);
+        has_default
+    }
+}

@@ -74,10 +74,10 @@ pub use callbacks::{
     add_block_to_bitmap, add_to_bitmap, explain_query, routine, set_tid_bounds, without_prefetch, Callbacks,
 };
 pub use catalog::{
-    active_slots, attribute, cached_offset, column_rights, has_virtual_columns, identity_columns, indexed_columns,
-    is_enforced, is_never_null, is_template, key_columns, may_break_not_null, may_call, may_create_databases, may_drop,
-    may_maintain, may_maintain_all, may_vacuum, owns_database, owns_function, owns_relation, primary_key_index,
-    relation_rights, subscriptions, tablespace_of, tablespace_rights,
+    active_slots, all_may_call, attribute, cached_offset, column_rights, has_virtual_columns, identity_columns,
+    indexed_columns, is_enforced, is_never_null, is_template, key_columns, may_break_not_null, may_call,
+    may_create_databases, may_drop, may_maintain, may_maintain_all, may_vacuum, owns_database, owns_function,
+    owns_relation, primary_key_index, relation_rights, subscriptions, tablespace_of, tablespace_rights,
 };
 pub use decoding::{Decoding, Kind};
 pub use executor::{
