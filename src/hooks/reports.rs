@@ -21,7 +21,7 @@ pub unsafe fn note_start(q: *mut pg_sys::QueryDesc, eflags: i32) {
     unsafe {
         let stmt = (*q).plannedstmt;
         if (*q).operation == pg_sys::CmdType::CMD_SELECT {
-            if (*(*stmt).planTree).total_cost >= LONG {
+            if is_long((*stmt).planTree) {
                 long_statement(q);
             }
             if (*stmt).rowMarks.is_null() && !(*stmt).hasModifyingCTE {
@@ -32,6 +32,23 @@ pub unsafe fn note_start(q: *mut pg_sys::QueryDesc, eflags: i32) {
             thaw();
         }
     }
+}
+
+/// Is the plan costly? The cost of its top may be the one that `bypass::generic` gives to plans that
+/// fit all parameters. It leaves the estimates of rows, and the nodes below, as they are.
+#[inline]
+unsafe fn is_long(top: *mut pg_sys::Plan) -> bool {
+    let mut plan = top;
+    // SAFETY: `top` is null or the plan of a statement; the nodes below it are plans.
+    unsafe {
+        while !plan.is_null() {
+            if (*plan).total_cost.max((*plan).plan_rows * pg_sys::cpu_tuple_cost) >= LONG {
+                return true;
+            }
+            plan = (*plan).lefttree;
+        }
+    }
+    false
 }
 
 #[pg_guard]

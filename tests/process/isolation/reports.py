@@ -4,14 +4,16 @@ the same rows, declared READ ONLY or not. All that one of them reads is the stat
 transfers keep the sum of all accounts. A long report holds no writer back."""
 
 import collections
+import os
 import random
+import tempfile
 import threading
 import time
 
 import psycopg2
 
 from lib import protocols
-from lib.common import RETRY, check, connect, create_table, drop_database, equal, main, make_database, query, seconds, value
+from lib.common import RETRY, check, connect, create_table, drop_database, equal, main, make_database, query, seconds, tool, value
 
 DATABASE = "process_reports"
 ROWS, START = 40, 100
@@ -247,10 +249,22 @@ def test_reports(connection):
             equal(f"reports: {name} reads one state", result, [ROWS * START])
 
 
+def test_prepared_reports(connection):
+    """A report keeps its generic plan, of whose cost the top says little: it freezes all the same."""
+    query(connection, "CREATE TABLE many (id int PRIMARY KEY, v int) USING mixedcc; INSERT INTO many SELECT i, i FROM generate_series(1, 60000) i; ANALYZE many")
+    with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
+        script.write("\\set a 1\nSELECT sum(v) FROM many WHERE id >= :a;\n")
+        script.flush()
+        tool("pgbench", "-n", "-M", "prepared", "-t", "20", "-f", script.name, DATABASE,
+             env={**os.environ, "PGOPTIONS": "-c default_transaction_isolation=serializable"})
+    equal("reports: prepared ones freeze", value(connection, "SELECT sum(frozen) FROM mixedcc.partitions WHERE \"table\" = 'many'::regclass"), 20)
+
+
 def test_all():
     connection = make_database(DATABASE)
     test_no_reader_fails(connection)
     test_reports(connection)
+    test_prepared_reports(connection)
     connection.close()
     drop_database(DATABASE)
 
