@@ -34,8 +34,8 @@ pub unsafe fn note_start(q: *mut pg_sys::QueryDesc, eflags: i32) {
     }
 }
 
-/// Is the plan costly? The cost of its top may be the one that `bypass::generic` gives to plans that
-/// fit all parameters. It leaves the estimates of rows, and the nodes below, as they are.
+/// Is the plan costly? The cost of its top may be the one that `bypass::generic` gives to plans
+/// that fit all parameters. It leaves the estimates of rows, and the nodes below, as they are.
 #[inline]
 unsafe fn is_long(top: *mut pg_sys::Plan) -> bool {
     let mut plan = top;

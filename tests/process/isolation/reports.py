@@ -250,7 +250,7 @@ def test_reports(connection):
 
 
 def test_prepared_reports(connection):
-    """A report keeps its generic plan, of whose cost the top says little: it freezes all the same."""
+    """The top of a generic plan says little of its cost. A report that keeps one is frozen, too."""
     query(connection, "CREATE TABLE many (id int PRIMARY KEY, v int) USING mixedcc; INSERT INTO many SELECT i, i FROM generate_series(1, 60000) i; ANALYZE many")
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
         script.write("\\set a 1\nSELECT sum(v) FROM many WHERE id >= :a;\n")
