@@ -15,7 +15,7 @@ from lib.common import (check, connect, drop_database, equal, fail, main, make_d
 
 DATABASE = "process_standby_memory"
 ROWS = 20_000
-KEYED = 160_000
+KEYED = 280_000
 MB = 1 << 20
 
 
